@@ -1,0 +1,148 @@
+"""Every error Headrace raises on purpose.
+
+::
+
+    HeadraceError
+    ├── SettingsError          headrace.toml, HEADRACE_* or an option is wrong           exit 2
+    ├── DefinitionError        an app declares something impossible                      exit 2
+    │   └── SchemaError        a declaration would break readers of what is in the log   exit 2
+    ├── RecordError            a record does not fit its type                            exit 3
+    │   ├── DecodeError        … when reading it
+    │   └── TooLargeError      … because it is larger than the stream's max_bytes
+    ├── NotFoundError          no such stream, group, site, file or element              exit 4
+    ├── LogError               the log refused or did not answer                         exit 5
+    │   ├── UnavailableError   … because no broker can be reached
+    │   ├── DeliveryError      … for records that were handed over: they are not in the log
+    │   ├── BufferFullError    … for now: the producer's memory is full
+    │   ├── AccessError        … because this user may not
+    │   └── LostRecordsError   records were deleted before their reader came
+    └── SubstrateError         a process, Java, a jar or the disk is not as needed       exit 6
+        ├── JavaError          no usable Java
+        ├── JarError           a jar is missing, damaged or cannot be fetched
+        ├── PortError          a port is taken
+        ├── RunningError       it is running already, or not at all
+        └── ProcessError       a process did not start, or ended
+
+Each carries the sentence that says what happened, and `remedy`, the next step.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class HeadraceError(Exception):
+    """Something went wrong that Headrace can explain."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, remedy: str = "", **details: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+        self.details = details
+
+    def __getattr__(self, name: str) -> Any:
+        # Only called when the name is not found: the details read as attributes.
+        try:
+            return self.__dict__["details"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".rstrip()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.remedy, self.details)
+
+
+def _rebuild(kind: type[HeadraceError], message: str, remedy: str, details: dict[str, Any]) -> HeadraceError:
+    return kind(message, remedy=remedy, **details)
+
+
+class SettingsError(HeadraceError, ValueError):
+    """headrace.toml, a HEADRACE_* variable or an option is wrong."""
+
+    exit_code = 2
+
+
+class DefinitionError(HeadraceError, ValueError):
+    """An app declares something impossible."""
+
+    exit_code = 2
+
+
+class SchemaError(DefinitionError):
+    """A declaration would break readers of what is in the log; `differences` lists how."""
+
+
+class RecordError(HeadraceError, ValueError):
+    """A record does not fit its type; `field` is the path of the offending field, "" for the whole."""
+
+    exit_code = 3
+
+
+class DecodeError(RecordError):
+    """Bytes from the log or from a user do not decode to the record's type."""
+
+
+class TooLargeError(RecordError):
+    """A record is larger than the stream's max_bytes."""
+
+
+class NotFoundError(HeadraceError, LookupError):
+    """No such stream, group, site, file or element."""
+
+    exit_code = 4
+
+
+class LogError(HeadraceError):
+    """The log refused or did not answer."""
+
+    exit_code = 5
+
+
+class UnavailableError(LogError, ConnectionError):
+    """No broker can be reached."""
+
+
+class DeliveryError(LogError):
+    """Records that were handed over are not in the log; `count` says how many."""
+
+
+class BufferFullError(LogError, BufferError):
+    """The producer's memory is full: wait for acknowledgements of earlier records first."""
+
+
+class AccessError(LogError, PermissionError):
+    """The log does not let this user do what was asked."""
+
+
+class LostRecordsError(LogError):
+    """Records were deleted before their reader came: `stream`, `partition`, `first`, `last` name them."""
+
+
+class SubstrateError(HeadraceError):
+    """A process, Java, a jar or the disk is not as needed."""
+
+    exit_code = 6
+
+
+class JavaError(SubstrateError):
+    """No usable Java was found."""
+
+
+class JarError(SubstrateError):
+    """A jar is missing, damaged or cannot be fetched."""
+
+
+class PortError(SubstrateError, OSError):
+    """A port is taken; `port` and, where known, `pid` and `process` of its holder."""
+
+
+class RunningError(SubstrateError):
+    """It is running already, or not at all."""
+
+
+class ProcessError(SubstrateError):
+    """A process did not start in time, or ended unexpectedly; `log` is where its output is."""

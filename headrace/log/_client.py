@@ -1,0 +1,89 @@
+"""What all clients of the log share: their options, their silence, and our words for Kafka's errors."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException
+
+from headrace.errors import (
+    AccessError,
+    HeadraceError,
+    LogError,
+    NotFoundError,
+    SettingsError,
+    TooLargeError,
+    UnavailableError,
+)
+from headrace.settings import SiteSettings
+
+# librdkafka's own log lines go to this logger, never to the screen by themselves.
+logger = logging.getLogger("headrace.librdkafka")
+logger.addHandler(logging.NullHandler())
+logger.propagate = False
+
+REQUEST_TIMEOUT_S = 15.0
+
+_UNAVAILABLE = {
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._RESOLVE,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError.REQUEST_TIMED_OUT,
+}
+_ACCESS = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    KafkaError.SASL_AUTHENTICATION_FAILED,
+    KafkaError._AUTHENTICATION,
+}
+_MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+
+
+def options(site: SiteSettings, **extra: Any) -> dict[str, Any]:
+    """The options of a client of this site; `extra` uses underscores for dots."""
+    return {
+        "client.id": "headrace",
+        "allow.auto.create.topics": False,
+        # A restarted broker is found again within a second instead of ten.
+        "reconnect.backoff.ms": 50,
+        "reconnect.backoff.max.ms": 1000,
+        "socket.timeout.ms": 15000,
+        **site.client_options(),
+        **{name.replace("_", "."): value for name, value in extra.items()},
+    }
+
+
+def build(kind: Any, configuration: dict[str, Any]) -> Any:
+    """Make a confluent-kafka client whose log lines stay off the screen; a bad option is a SettingsError."""
+    try:
+        return kind(configuration, logger=logger)
+    except KafkaException as error:
+        raise SettingsError(
+            f"The log's client refuses an option: {error.args[0].str()}.",
+            remedy="Correct it in headrace.toml; options have librdkafka's names.",
+        ) from None
+
+
+def translate(error: Exception, what: str, *, address: str = "") -> HeadraceError:
+    """Our error for one of Kafka's, about `what`, a phrase such as "stream 'purchases'"."""
+    cause = error.args[0] if isinstance(error, KafkaException) else error
+    if not isinstance(cause, KafkaError):
+        return LogError(f"{what}: {error}.")
+    code, text = cause.code(), cause.str().rstrip(".")
+    if code in _ACCESS:
+        return AccessError(f"{what}: the log refuses access ({text}).", remedy="Check the user and its rights.")
+    if code in _MISSING:
+        return NotFoundError(f"{what} does not exist.", remedy="See what there is with: headrace stream list")
+    if code == KafkaError.MSG_SIZE_TOO_LARGE:
+        return TooLargeError(f"{what}: the record is larger than the log takes.", remedy="Raise max_bytes.")
+    if code in _UNAVAILABLE:
+        where = f" at {address}" if address else ""
+        return UnavailableError(
+            f"{what}: no broker answers{where} ({text}).", remedy="See whether it is up with: headrace status"
+        )
+    return LogError(f"{what}: {text}.", code=code)

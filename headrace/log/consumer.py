@@ -1,0 +1,559 @@
+"""Reading from streams: in groups or alone, from any position, as often as one likes.
+
+A `Consumer` is iterated, with `for` in plain code and with `async for` in asyncio. Asking for the next
+message says that the one before has been handled: only then does its offset count as done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from types import TracebackType
+from typing import Any, Generic, Literal, TypeVar
+
+import msgspec
+from confluent_kafka import Consumer as KafkaConsumer
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
+
+from headrace.errors import (
+    DecodeError,
+    DefinitionError,
+    LogError,
+    LostRecordsError,
+    RunningError,
+    UnavailableError,
+)
+from headrace.log import _client
+from headrace.log.stream import Stream
+from headrace.metrics import Metrics
+from headrace.records import Codec
+from headrace.settings import SiteSettings
+from headrace.units import duration
+
+R = TypeVar("R")
+Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
+Delivery = Literal["at_least_once", "at_most_once"]
+
+# A dead letter that is replayed carries the element it is for; other elements have handled it before.
+REPLAY_HEADER = "__headrace.replay"
+_SLICE_S = 0.25  # how long a wait may keep Ctrl-C waiting
+_END = -1
+
+
+class Message(msgspec.Struct, Generic[R], gc=False, eq=False):
+    """A record with its place in the log. `record` is read from `value` when asked for."""
+
+    _kafka: Any
+    _codec: Codec[R]
+    _record: R | None = None
+
+    @property
+    def record(self) -> R:
+        """The typed record; DecodeError if the bytes do not fit, or if this is a tombstone."""
+        if self._record is None:
+            value = self._kafka.value()
+            if value is None:
+                raise DecodeError(f"{self._codec.name}: this is a tombstone, which has no record.", field="")
+            self._record = self._codec.decode(value)
+        return self._record
+
+    @property
+    def value(self) -> bytes | None:
+        return self._kafka.value()  # type: ignore[no-any-return]
+
+    @property
+    def key(self) -> str | None:
+        key = self._kafka.key()
+        return key.decode(errors="replace") if key is not None else None
+
+    @property
+    def key_bytes(self) -> bytes | None:
+        return self._kafka.key()  # type: ignore[no-any-return]
+
+    @property
+    def is_tombstone(self) -> bool:
+        return self._kafka.value() is None
+
+    @property
+    def stream(self) -> str:
+        return self._kafka.topic()  # type: ignore[no-any-return]
+
+    @property
+    def partition(self) -> int:
+        return self._kafka.partition()  # type: ignore[no-any-return]
+
+    @property
+    def offset(self) -> int:
+        return self._kafka.offset()  # type: ignore[no-any-return]
+
+    @property
+    def time(self) -> datetime:
+        """When it was written to the log."""
+        return datetime.fromtimestamp(self._kafka.timestamp()[1] / 1000, UTC)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {name: (value or b"").decode(errors="replace") for name, value in self._kafka.headers() or ()}
+
+    @property
+    def raw_headers(self) -> list[tuple[str, bytes | None]]:
+        return self._kafka.headers() or []
+
+    @property
+    def id(self) -> str:
+        """The record's `ce_id`, or its place if whoever wrote it gave none."""
+        return self.headers.get("ce_id") or f"{self.stream}/{self.partition}/{self.offset}"
+
+    def __repr__(self) -> str:
+        return f"<Message {self.stream}[{self.partition}]@{self.offset} key={self.key!r}>"
+
+
+class Consumer(Generic[R]):
+    """Reads records from streams.
+
+    Delivery: with a group, `at_least_once` (an offset counts when its message has been handled) or
+    `at_most_once` (before it is handed out). Ordering: per partition. Threads: one thread, or one task,
+    iterates. On failure: a record that does not decode goes to `bad_record` if that is given (a group's
+    goes to the dead letters), and raises otherwise; LostRecordsError when retention was faster.
+    """
+
+    def __init__(
+        self,
+        site: SiteSettings,
+        streams: Sequence[Stream[R]],
+        *,
+        group: str | None = None,
+        start: Start = "earliest",
+        until: Literal["end"] | None = None,
+        delivery: Delivery = "at_least_once",
+        options: Mapping[str, Any] | None = None,
+        metrics: Metrics | None = None,
+        bad_record: Callable[[Message[R], DecodeError], None] | None = None,
+        lost_records: Callable[[LostRecordsError], None] | None = None,
+    ) -> None:
+        _check_choices(streams, start, until, delivery, group)
+        self.group = group
+        self._streams = {stream.name: stream for stream in streams}
+        self._codecs = {stream.name: stream.codec for stream in streams}
+        self._start = start
+        self._delivery = delivery
+        self._bad_record = bad_record
+        self._lost_records = lost_records
+        self._ends: dict[tuple[str, int], int] | None = None if until is None else {}
+        self._done: dict[tuple[str, int], int] = {}
+        self._in_hand: Message[R] | None = None
+        self._problem: Exception | None = None
+        self._down_since: float | None = None
+        self._executor: ThreadPoolExecutor | None = None
+        self._closed = False
+        metrics = metrics or Metrics("", group or "reader")
+        self._records_in = metrics.counter("records_in")
+        self._bad_records = metrics.counter("bad_records")
+        configuration = {
+            **_client.options(site),
+            "group.id": group or "headrace.reader",
+            "enable.auto.offset.store": False,
+            "enable.auto.commit": group is not None and delivery == "at_least_once",
+            "auto.commit.interval.ms": 1000,
+            "auto.offset.reset": "error",  # a position that is gone is an error, never a silent jump
+            "enable.partition.eof": until is not None,
+            "fetch.wait.max.ms": 100,
+            "fetch.queue.backoff.ms": 10,
+            "queued.max.messages.kbytes": 65_536,
+            "error_cb": self._on_error,
+            **_group_protocol(site, options),
+            **(options or {}),
+        }
+        self._address = configuration["bootstrap.servers"]
+        self._kafka = _client.build(KafkaConsumer, configuration)
+        try:
+            self._open()
+        except BaseException:
+            self._kafka.close()
+            raise
+
+    def __iter__(self) -> Iterator[Message[R]]:
+        """Messages as they come; ends only with `until`."""
+        while not self._finished():
+            messages = self.batch(timeout=_SLICE_S)
+            self._pending = ()  # one by one instead
+            for message in messages:
+                self._in_hand = message
+                yield message
+                self._handled(message)
+
+    async def __aiter__(self) -> AsyncIterator[Message[R]]:
+        """The same in an event loop; waiting happens in a thread of its own."""
+        loop = asyncio.get_running_loop()
+        if self._executor is None:
+            self._executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-consumer")
+        while not self._finished():
+            messages = await loop.run_in_executor(self._executor, lambda: self.batch(timeout=_SLICE_S))
+            self._pending = ()
+            for message in messages:
+                self._in_hand = message
+                yield message
+                self._handled(message)
+
+    def batch(self, max_records: int = 500, *, timeout: str | timedelta | float = "1 second") -> list[Message[R]]:
+        """Up to so many messages as soon as there are any; none if none came in time.
+
+        Calling it again says that the batch before has been handled.
+        """
+        self._settle()
+        seconds = timeout if isinstance(timeout, int | float) else duration(timeout).total_seconds()
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._closed:
+                raise RunningError("The consumer is closed.", remedy="Open another one.")
+            raw = self._poll(max(0.0, min(_SLICE_S, deadline - time.monotonic())), max_records)
+            if self._problem is not None:
+                raise self._problem
+            messages = self._accept(raw)
+            if messages or self._finished() or time.monotonic() >= deadline:
+                break
+        if messages and self._delivery == "at_most_once" and self.group is not None:
+            self._commit(_next_offsets(messages))
+        elif messages:
+            self._pending = messages
+        return messages
+
+    def seek(self, start: Start) -> None:
+        """Go to another position in every partition this consumer has; what comes next starts there."""
+        _check_choices(list(self._streams.values()), start, None, self._delivery, self.group)
+        self._settle()
+        self._start = start
+        positions = self._positions(self._kafka.assignment())
+        for position in positions:
+            self._call("seek", self._kafka.seek, position)
+            self._done.pop((position.topic, position.partition), None)
+        if self.group is not None:
+            self._store(positions)  # else the old position would be committed again later
+            self._commit(positions)
+
+    def positions(self) -> dict[tuple[str, int], int]:
+        """The next offset of each partition, by stream and partition."""
+        return {(p.topic, p.partition): p.offset for p in self._kafka.position(self._kafka.assignment())}
+
+    def commit(self) -> None:
+        """Commit what has been handled so far and wait for the log's word."""
+        if self.group is not None and self._delivery == "at_least_once":
+            done = self._take_done()
+            self._store(done)
+            self._commit(done)
+
+    def close(self) -> None:
+        """Commit what has been handled, leave the group, end. Closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.commit()
+        finally:
+            self._kafka.close()
+            if self._executor is not None:
+                self._executor.shutdown(wait=False)
+
+    def __enter__(self) -> Consumer[R]:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        if kind is None:  # left with `break` or at the end, not by a failure: what was handed out is handled
+            for message in (*self._pending, *filter(None, [self._in_hand])):
+                self._handled(message)
+            self._pending = ()
+        try:
+            self.close()
+        except LogError:
+            if kind is None:
+                raise
+
+    async def __aenter__(self) -> Consumer[R]:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, value, tb)
+
+    # Fetching and what counts as handled.
+
+    _pending: Sequence[Message[R]] = ()  # handed out by `batch`, handled when the next batch is asked for
+
+    def _poll(self, timeout_s: float, max_records: int) -> list[Any]:
+        first = self._kafka.poll(timeout_s)
+        if first is None:
+            self._check_reachable()
+            return []
+        rest = self._kafka.consume(max_records - 1, 0) if max_records > 1 else []
+        return [first, *rest]
+
+    def _accept(self, raw: list[Any]) -> list[Message[R]]:
+        messages: list[Message[R]] = []
+        codecs = self._codecs
+        for kafka in raw:
+            error = kafka.error()
+            if error is not None:
+                self._handle_error(kafka, error)
+                continue
+            message = Message(kafka, codecs[kafka.topic()])
+            if self._is_past_end(message) or (self.group is not None and not self._is_wanted(message)):
+                continue
+            messages.append(message)
+        self._records_in.value += len(messages)
+        return messages
+
+    def _is_wanted(self, message: Message[R]) -> bool:
+        """False for what a group skips: a replay meant for another element, a record that does not decode."""
+        for name, value in message._kafka.headers() or ():
+            if name == REPLAY_HEADER and value != str(self.group).encode():
+                self._handled(message)
+                return False
+        if self._bad_record is not None and not message.is_tombstone:
+            try:
+                _ = message.record
+            except DecodeError as error:
+                self._bad_record(message, error)
+                self._bad_records.add()
+                self._handled(message)
+                return False
+        return True
+
+    def _is_past_end(self, message: Message[R]) -> bool:
+        if self._ends is None:
+            return False
+        place = (message.stream, message.partition)
+        end = self._ends.get(place, _END)
+        if message.offset >= end - 1:
+            self._ends[place] = _END
+        return message.offset >= end
+
+    def _finished(self) -> bool:
+        return self._ends is not None and all(end == _END for end in self._ends.values()) and not self._pending
+
+    def _handled(self, message: Message[R]) -> None:
+        self._in_hand = None
+        kafka = message._kafka
+        self._done[(kafka.topic(), kafka.partition())] = kafka.offset() + 1
+
+    def _settle(self) -> None:
+        """What was handed out before is handled now: let librdkafka commit it in its own time."""
+        for message in self._pending:
+            self._handled(message)
+        self._pending = ()
+        if self.group is not None and self._delivery == "at_least_once" and self._done:
+            self._store(self._take_done())
+
+    def _store(self, positions: list[TopicPartition]) -> None:
+        try:
+            self._kafka.store_offsets(offsets=positions)
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:  # a partition that was taken away meanwhile
+                raise _client.translate(error, f"Group {self.group!r}", address=self._address) from None
+
+    def _take_done(self) -> list[TopicPartition]:
+        done, self._done = self._done, {}
+        return [TopicPartition(stream, partition, offset) for (stream, partition), offset in done.items()]
+
+    def _commit(self, positions: list[TopicPartition]) -> None:
+        if positions:
+            self._call("commit", self._kafka.commit, offsets=positions, asynchronous=False)
+
+    # Where to start.
+
+    def _open(self) -> None:
+        partitions = [TopicPartition(name, p) for name in self._streams for p in self._partitions_of(name)]
+        if self._ends is not None:
+            for each in partitions:
+                low, high = self._watermarks(each)
+                self._ends[(each.topic, each.partition)] = high if high > low else _END
+        if self.group is None:
+            self._kafka.assign(self._positions(partitions))
+        else:
+            self._kafka.subscribe(
+                list(self._streams),
+                on_assign=self._on_assign,
+                on_revoke=self._on_revoke,
+                on_lost=self._on_lost,
+            )
+
+    def _partitions_of(self, name: str) -> list[int]:
+        what = f"Stream {name!r}"
+        topics = self._call(what, self._kafka.list_topics, name, timeout=_client.REQUEST_TIMEOUT_S).topics
+        if topics[name].error is not None:
+            raise _client.translate(topics[name].error, what)
+        return list(topics[name].partitions)
+
+    def _positions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Where `start` lies in each partition, as real offsets."""
+        if isinstance(self._start, Mapping):
+            chosen = self._start
+            return [
+                TopicPartition(p.topic, p.partition, chosen[p.partition])
+                if p.partition in chosen
+                else self._low(p)
+                for p in partitions
+            ]
+        if isinstance(self._start, datetime):
+            at_ms = int(self._start.timestamp() * 1000)
+            asked = [TopicPartition(p.topic, p.partition, at_ms) for p in partitions]
+            found = self._call(
+                "offsets by time", self._kafka.offsets_for_times, asked, timeout=_client.REQUEST_TIMEOUT_S
+            )
+            return [p if p.offset >= 0 else self._high(p) for p in found]
+        return [self._low(p) if self._start == "earliest" else self._high(p) for p in partitions]
+
+    def _low(self, partition: TopicPartition) -> TopicPartition:
+        return TopicPartition(partition.topic, partition.partition, self._watermarks(partition)[0])
+
+    def _high(self, partition: TopicPartition) -> TopicPartition:
+        return TopicPartition(partition.topic, partition.partition, self._watermarks(partition)[1])
+
+    def _watermarks(self, partition: TopicPartition) -> tuple[int, int]:
+        found = self._call(
+            "watermarks", self._kafka.get_watermark_offsets, partition, timeout=_client.REQUEST_TIMEOUT_S
+        )
+        return (found[0], found[1])
+
+    # The group's word: partitions come and go.
+
+    def _on_assign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        try:
+            committed = self._call(
+                "committed offsets", kafka.committed, partitions, timeout=_client.REQUEST_TIMEOUT_S
+            )
+            known = [p for p in committed if p.offset >= 0]
+            fresh = self._positions([p for p in committed if p.offset < 0])
+            for each in known:
+                self._check_not_lost(each)
+            kafka.incremental_assign([*known, *fresh])
+            # A new group's position is kept at once: a restart before its first commit then loses nothing.
+            self._commit(fresh)
+        except Exception as error:  # raised to the reader by `batch`, not through librdkafka's C code
+            self._problem = error
+
+    def _on_revoke(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        # Called from within `_poll`, when everything handed out before has been handled and stored.
+        if self._delivery == "at_least_once":
+            try:
+                kafka.store_offsets(offsets=self._take_done())
+                kafka.commit(asynchronous=False)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError._NO_OFFSET:
+                    _client.logger.warning("commit on revoke: %s", error)
+        kafka.incremental_unassign(partitions)
+
+    def _on_lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        # Another member has them by now: committing would move it back.
+        for each in partitions:
+            self._done.pop((each.topic, each.partition), None)
+        kafka.incremental_unassign(partitions)
+
+    # Trouble.
+
+    def _check_not_lost(self, position: TopicPartition) -> None:
+        low, high = self._watermarks(position)
+        if not low <= position.offset <= high:
+            raise self._lost(position.topic, position.partition, position.offset, low, high)
+
+    def _handle_error(self, kafka: Any, error: KafkaError) -> None:
+        code = error.code()
+        if code == KafkaError._PARTITION_EOF:
+            if self._ends is not None:
+                self._ends[(kafka.topic(), kafka.partition())] = _END
+        elif code == KafkaError._AUTO_OFFSET_RESET:
+            place = TopicPartition(kafka.topic(), kafka.partition())
+            at = max(kafka.offset() or 0, self._done.get((place.topic, place.partition), 0))
+            self._problem = self._lost(place.topic, place.partition, at, *self._watermarks(place))
+        elif error.fatal() or code not in (
+            KafkaError._TRANSPORT,
+            KafkaError._ALL_BROKERS_DOWN,
+            KafkaError._TIMED_OUT,
+        ):
+            self._problem = _client.translate(error, f"Stream {kafka.topic()!r}", address=self._address)
+
+    def _lost(self, stream: str, partition: int, at: int, low: int, high: int) -> LostRecordsError:
+        reader = f"group {self.group!r}" if self.group else "this reader"
+        seek = f"headrace group seek {self.group} {stream} --to earliest" if self.group else "start='earliest'"
+        place = f"stream {stream!r}, partition {partition},"
+        if at < low:
+            what = f"Records {at:,} to {low - 1:,} of {place} were deleted before {reader} read them."
+        else:
+            what = f"The position {at:,} of {reader} lies after the end, {high:,}, of {place}."
+        error = LostRecordsError(
+            what,
+            remedy=f"Go on with what there is: {seek}; then give the stream a longer retention.",
+            stream=stream,
+            partition=partition,
+            first=at,
+            last=low - 1,
+        )
+        if self._lost_records is not None:
+            self._lost_records(error)
+        return error
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
+            self._down_since = time.monotonic()
+        elif error.fatal():
+            self._problem = _client.translate(error, f"Group {self.group!r}", address=self._address)
+
+    def _check_reachable(self) -> None:
+        """A finite read fails when the log stays away; one without end waits for it."""
+        if self._down_since is None:
+            return
+        if self._ends is not None and time.monotonic() - self._down_since > _client.REQUEST_TIMEOUT_S:
+            raise UnavailableError(
+                f"No broker answers at {self._address}.", remedy="See whether it is up with: headrace status"
+            )
+
+    def _call(self, what: str, function: Any, *arguments: Any, **named: Any) -> Any:
+        try:
+            result = function(*arguments, **named)
+        except KafkaException as error:
+            raise _client.translate(error, what, address=self._address) from None
+        self._down_since = None
+        return result
+
+
+def _next_offsets(messages: Sequence[Message[Any]]) -> list[TopicPartition]:
+    last = {(message.stream, message.partition): message.offset + 1 for message in messages}
+    return [TopicPartition(stream, partition, offset) for (stream, partition), offset in last.items()]
+
+
+def _group_protocol(site: SiteSettings, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    if {**site.client, **(options or {})}.get("group.protocol") == "classic":
+        return {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"}
+    return {"group.protocol": "consumer"}
+
+
+def _check_choices(
+    streams: Sequence[Stream[Any]], start: Start, until: str | None, delivery: str, group: str | None
+) -> None:
+    if not streams:
+        raise DefinitionError("A consumer needs at least one stream.", remedy="Name the streams to read.")
+    if isinstance(start, datetime) and start.tzinfo is None:
+        raise DefinitionError("start is a time without a zone.", remedy="Write datetime(…, tzinfo=UTC).")
+    if isinstance(start, Mapping) and len(streams) > 1:
+        raise DefinitionError(
+            "start gives offsets by partition, but there are several streams.",
+            remedy="Open one consumer for each.",
+        )
+    if not isinstance(start, datetime | Mapping) and start not in ("earliest", "latest"):
+        raise DefinitionError(
+            f"start={start!r} is not a position.",
+            remedy="Use 'earliest', 'latest', a datetime, or a mapping of partition to offset.",
+        )
+    if until not in (None, "end"):
+        raise DefinitionError(f"until={until!r} is not known.", remedy="Use 'end', or leave it out.")
+    if until is not None and group is not None:
+        raise DefinitionError("A group reads without end.", remedy="Leave out either group or until.")
+    if delivery not in ("at_least_once", "at_most_once"):
+        raise DefinitionError(
+            f"delivery={delivery!r} is not known.", remedy="Use 'at_least_once' or 'at_most_once'."
+        )

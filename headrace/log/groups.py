@@ -1,0 +1,111 @@
+"""Groups of consumers: where they stand, how far behind they are, moving them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
+from headrace.errors import DefinitionError, LogError, NotFoundError
+from headrace.log import _client
+from headrace.records import Record
+
+if TYPE_CHECKING:
+    from headrace.log.admin import Admin
+
+
+class GroupPosition(Record):
+    """A group's position in one partition; `lag` is how many records are still to come."""
+
+    stream: str
+    partition: int
+    committed: int | None
+    end_offset: int
+    lag: int
+
+
+class GroupState(Record):
+    """A group: its state, how many members it has, where it stands."""
+
+    name: str
+    state: str
+    members: int
+    positions: list[GroupPosition]
+
+    @property
+    def lag(self) -> int:
+        return sum(each.lag for each in self.positions)
+
+
+class Groups:
+    """Looks at and moves the groups of one site."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    def names(self) -> list[str]:
+        result = self._admin.call(
+            "Groups", lambda: self._admin.kafka.list_consumer_groups().result(_client.REQUEST_TIMEOUT_S)
+        )
+        return sorted(each.group_id for each in result.valid)
+
+    def describe(self, name: str) -> GroupState:
+        """A group with its lag in every partition it has a position in."""
+        what = f"Group {name!r}"
+        if name not in self.names():
+            raise NotFoundError(f"{what} does not exist.", remedy="See what there is with: headrace group list")
+        about = self._admin.finish(self._admin.kafka.describe_consumer_groups([name]), what)[name]
+        asked = [ConsumerGroupTopicPartitions(name)]
+        committed = self._admin.finish(self._admin.kafka.list_consumer_group_offsets(asked), what)[
+            name
+        ].topic_partitions
+        places = [p for p in committed if p.error is None]
+        ends = self._admin.offsets_of(places, OffsetSpec.latest())
+        positions = []
+        for place in sorted(places, key=lambda p: (p.topic, p.partition)):
+            end = ends.get((place.topic, place.partition), place.offset)
+            positions.append(
+                GroupPosition(
+                    stream=place.topic,
+                    partition=place.partition,
+                    committed=place.offset if place.offset >= 0 else None,
+                    end_offset=end,
+                    lag=max(0, end - max(place.offset, 0)),
+                )
+            )
+        return GroupState(
+            name=name, state=about.state.name.lower(), members=len(about.members), positions=positions
+        )
+
+    def seek(self, group: str, stream: str, to: str | datetime | Mapping[int, int]) -> dict[int, int]:
+        """Move a group that has no members to another position in a stream; returns the new offsets."""
+        self._admin.must_exist(stream)
+        places = [TopicPartition(stream, p) for p in range(self._admin.partition_counts()[stream])]
+        if isinstance(to, Mapping):
+            offsets = dict(to)
+        elif isinstance(to, datetime):
+            ends = self._admin.offsets(places, OffsetSpec.latest())
+            found = self._admin.offsets(places, OffsetSpec.for_timestamp(int(to.timestamp() * 1000)))
+            offsets = {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}
+        elif to in ("earliest", "latest"):
+            offsets = self._admin.offsets(
+                places, OffsetSpec.earliest() if to == "earliest" else OffsetSpec.latest()
+            )
+        else:
+            raise DefinitionError(f"{to!r} is not a position.", remedy="Use earliest, latest, a time or offsets.")
+        targets = [TopicPartition(stream, p, offset) for p, offset in offsets.items()]
+        try:
+            self._admin.finish(
+                self._admin.kafka.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, targets)]),
+                f"Group {group!r}",
+            )
+        except LogError as error:
+            if getattr(error, "code", None) in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
+                raise LogError(
+                    f"Group {group!r} has members that are reading.", remedy="Stop them, then seek."
+                ) from None
+            raise
+        return offsets

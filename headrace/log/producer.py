@@ -1,0 +1,511 @@
+"""Writing to streams: idempotent, acknowledged by all in-sync replicas, with bounded memory.
+
+One `Producer` writes to any number of streams. Its `send` returns an `Ack` at once: call `result()` on it
+in plain code, `await` it in asyncio, or ignore it and let `flush` and `close` report what failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Mapping
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal, NamedTuple, TypeVar, cast
+
+import msgspec
+from confluent_kafka import KafkaException
+from confluent_kafka import Producer as KafkaProducer
+
+from headrace.errors import (
+    BufferFullError,
+    DefinitionError,
+    DeliveryError,
+    HeadraceError,
+    LogError,
+    TooLargeError,
+    UnavailableError,
+)
+from headrace.log import _client
+from headrace.log.stream import Stream
+from headrace.metrics import Metrics
+from headrace.settings import SiteSettings
+
+R = TypeVar("R")
+Profile = Literal["latency", "throughput"]
+
+PROFILES: dict[str, dict[str, Any]] = {
+    # A record leaves at once; what comes while a request is under way goes with the next one.
+    "latency": {"linger.ms": 0, "batch.size": 262_144, "compression.type": "none"},
+    # Large compressed batches; a record waits up to ten milliseconds for company.
+    "throughput": {"linger.ms": 10, "batch.size": 1_000_000, "compression.type": "lz4"},
+}
+_SAFE = {
+    "enable.idempotence": True,
+    "acks": "all",
+    "partitioner": "murmur2_random",  # Java's choice, so that all clients agree on a key's partition
+    "delivery.timeout.ms": 120_000,
+    "queue.buffering.max.messages": 200_000,
+    "queue.buffering.max.kbytes": 131_072,
+    "message.max.bytes": 1_000_000_000,  # the stream's own max_bytes is what counts
+}
+_PARKED_MAX = 10_000
+_LATENCY_SAMPLE = 64  # one record in so many is timed
+
+
+class Ack(msgspec.Struct, gc=False, eq=False):
+    """The log's answer for one record: `partition` and `offset` once it is there.
+
+    Use `await ack` or `ack.result()`; both return the Ack itself, or raise DeliveryError.
+    """
+
+    stream: str
+    id: str | None
+    _producer: Producer
+    partition: int = -1
+    offset: int = -1
+    _error: HeadraceError | None = None
+    _future: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+    _observed: bool = False
+    _sent_s: float = 0.0
+
+    def __repr__(self) -> str:
+        state = f"at {self.partition}/{self.offset}" if self.offset >= 0 else str(self._error or "pending")
+        return f"<Ack of {self.stream!r}: {state}>"
+
+    def done(self) -> bool:
+        return self.offset >= 0 or self._error is not None
+
+    def result(self, timeout_s: float | None = None) -> Ack:
+        """Block until the log has answered; not for use inside an event loop."""
+        if not self.done():
+            self._producer._wait(self.done, timeout_s)
+        return self._outcome()
+
+    def __await__(self) -> Generator[Any, None, Ack]:
+        if not self.done():
+            loop = asyncio.get_running_loop()
+            future: asyncio.Future[None] = loop.create_future()
+            self._future = (loop, future)
+            # The answer may have come before the line above: then nobody else resolves the future.
+            if self.done() and not future.done():
+                future.set_result(None)
+            yield from future
+        return self._outcome()
+
+    def ignore(self) -> None:
+        """Nobody needs to know should this record fail."""
+        self._observed = True
+
+    def _outcome(self) -> Ack:
+        self._observed = True
+        if self._error is not None:
+            raise self._error
+        return self
+
+    def __call__(self, error: Any, message: Any) -> None:
+        """Called by the producer's poll thread when the log has answered."""
+        if error is None:
+            self.partition = message.partition()
+            self.offset = message.offset()
+            if self._sent_s:
+                self._producer._latency.record(time.perf_counter() - self._sent_s)
+        else:
+            self._producer._fail(self, error)
+        if self._future is not None:
+            self._producer._resolved.append(self._future)
+
+
+class Producer:
+    """Writes records to streams.
+
+    Delivery: idempotent, acks=all; a record that was acknowledged is in the log once. Ordering: per
+    partition, also across retries. Threads: `send` from any thread; when memory is full it blocks in plain
+    code, and in an event loop lets the record wait its turn behind the Ack. On failure: the Ack raises, and
+    `flush` and `close` raise for records whose Ack nobody looked at.
+    """
+
+    def __init__(
+        self,
+        site: SiteSettings,
+        *,
+        source: str,
+        profile: Profile = "throughput",
+        options: Mapping[str, Any] | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
+        if profile not in PROFILES:
+            raise DefinitionError(f"There is no profile {profile!r}.", remedy=f"Use {' or '.join(PROFILES)}.")
+        configuration = {**_client.options(site), **_SAFE, **PROFILES[profile], **(options or {})}
+        self.source = source
+        self._address = configuration["bootstrap.servers"]
+        self._kafka = _client.build(KafkaProducer, configuration)
+        self._produce = self._kafka.produce
+        self._prefix = secrets.token_hex(10) + "-"
+        self._numbers = itertools.count(1)  # drawing one is atomic, so that ids are unique across threads
+        self._targets: dict[Stream[Any], _Target] = {}
+        self._parked: deque[_Parcel] = deque()  # records that wait for space on behalf of an event loop
+        self._closed = False
+        self._changed = threading.Condition()
+        self._waiting = 0
+        # Only the poll thread runs delivery callbacks, so only it writes these.
+        self._idle = True
+        self._failed: deque[tuple[Ack, HeadraceError]] = deque(maxlen=1000)
+        self._resolved: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._stop = False
+        metrics = metrics or Metrics("", source)
+        self._latency = metrics.histogram("ack")
+        self._records = metrics.counter("records_out")
+        self._bytes = metrics.counter("bytes_out")
+        self._errors = metrics.counter("delivery_errors")
+        metrics.gauge("producer_queue", self.__len__)
+        self._thread = threading.Thread(target=self._poll, name=f"headrace-producer-{source}", daemon=True)
+        self._thread.start()
+
+    def __len__(self) -> int:
+        """How many records wait for the log's answer."""
+        return len(self._kafka) + len(self._parked)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def send(
+        self,
+        stream: Stream[R],
+        record: R,
+        *,
+        key: str | bytes | None = None,
+        id: str | None = None,
+        partition: int = -1,
+        headers: Mapping[str, str | bytes] | None = None,
+    ) -> Ack:
+        """Hand over one record; returns at once with its Ack.
+
+        The key comes from the record, unless given here; without a key, records go to the partitions in
+        turn. `id` makes the record's `ce_id`; without it one is made that no other record has. A stream of
+        bytes carries the bytes and headers given, and nothing else.
+        """
+        target = self._targets.get(stream) or self._target(stream)
+        if key is None and target.key is not None:
+            key = target.key(record)
+        return self._send(target, target.encode(record), key, id, partition, headers)
+
+    def send_raw(
+        self,
+        stream: Stream[bytes],
+        value: bytes | None,
+        *,
+        key: bytes | None,
+        partition: int = -1,
+        headers: list[tuple[str, bytes | None]],
+    ) -> Ack:
+        """Hand over bytes exactly as they are, headers in their order and with repetitions."""
+        return self._send(self._targets.get(stream) or self._target(stream), value, key, None, partition, headers)
+
+    def delete(self, stream: Stream[Any], key: str | bytes) -> Ack:
+        """Write a tombstone: the stream's latest value of this key is nothing."""
+        return self._send(self._targets.get(stream) or self._target(stream), None, key, None, -1, None)
+
+    def send_all(self, stream: Stream[R], records: Iterable[R] | Iterable[tuple[str | bytes | None, R]]) -> int:
+        """Hand over many records and return their count; for a stream of bytes, pairs of key and bytes.
+
+        The fastest way in: no Ack is made, so `flush` and `close` report what failed. Blocks while memory
+        is full; not for use inside an event loop.
+        """
+        target = self._targets.get(stream) or self._target(stream)
+        produce, encode, key_of, name, limit = (
+            self._produce,
+            target.encode,
+            target.key,
+            target.name,
+            target.max_bytes,
+        )
+        report = self._report_failure
+        pairs = stream.codec.is_bytes
+        count = total_bytes = 0
+        for record in records:
+            if pairs:
+                key, value = cast("tuple[Any, bytes]", record)
+                wire = None
+            else:
+                value = encode(cast("R", record))
+                key = key_of(cast("R", record)) if key_of is not None else None
+                wire = [
+                    *target.constant,
+                    ("ce_id", self._prefix + str(next(self._numbers))),
+                    ("ce_time", _now_text()),
+                ]
+            size = len(value) + (len(key) if key is not None else 0)
+            if size > limit:
+                raise _too_large(target, size)
+            partition = -1 if key is not None else target.next_partition()
+            try:
+                if wire is None:
+                    produce(name, value, key, partition, on_delivery=report)
+                else:
+                    produce(name, value, key, partition, on_delivery=report, headers=wire)
+            except BufferError:
+                parcel = _Parcel(name, value, key, partition, report, wire)
+                self._wait(lambda parcel=parcel: self._hand_over(parcel), None)  # type: ignore[misc]
+            except KafkaException as error:
+                raise _client.translate(error, f"Stream {name!r}", address=self._address) from None
+            count += 1
+            total_bytes += size
+        self._records.value += count
+        self._bytes.value += total_bytes
+        return count
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until the log has answered for everything sent; raise for what it refused."""
+        self._idle = False
+        self._wait(lambda: self._idle, timeout_s)
+        self._raise_failures()
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, then end. A closed producer takes no more records; closing again does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.flush(timeout_s)
+        finally:
+            self._stop = True
+            self._thread.join()
+            self._kafka.purge()
+            self._kafka.flush(0)
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except HeadraceError:
+            if kind is None:  # the error that is under way already says more
+                raise
+
+    async def __aenter__(self) -> Producer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, value, tb)
+
+    # `_send` runs for every record: fewer calls and allocations here are worth a little length.
+
+    def _send(
+        self,
+        target: _Target,
+        value: bytes | None,
+        key: str | bytes | None,
+        id: str | None,
+        partition: int,
+        headers: Mapping[str, str | bytes] | list[tuple[str, bytes | None]] | None,
+    ) -> Ack:
+        size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
+        if size > target.max_bytes:
+            raise _too_large(target, size)
+        if self._closed:
+            raise LogError("The producer is closed.", remedy="Send before close().")
+        number = next(self._numbers)
+        if target.constant is None:
+            wire: Any = list(headers.items()) if isinstance(headers, Mapping) else headers
+        else:
+            if id is None:
+                id = self._prefix + str(number)
+            wire = [*target.constant, ("ce_id", id), ("ce_time", _now_text())]
+            if isinstance(headers, Mapping):
+                wire += headers.items()
+        if partition < 0 and key is None:
+            partition = target.next_partition()
+        ack = Ack(target.name, id, self)
+        if number % _LATENCY_SAMPLE == 0:
+            ack._sent_s = time.perf_counter()
+        self._records.value += 1
+        self._bytes.value += size
+        try:
+            if self._parked:
+                raise BufferError
+            if not wire:
+                self._produce(target.name, value, key, partition, on_delivery=ack)
+            else:
+                self._produce(target.name, value, key, partition, on_delivery=ack, headers=wire)
+        except BufferError:
+            parcel = _Parcel(target.name, value, key, partition, ack, wire)
+            if asyncio._get_running_loop() is None:
+                self._wait(lambda: self._hand_over(parcel), None)
+            else:
+                self._park(parcel)
+        except KafkaException as error:
+            raise _client.translate(error, f"Stream {target.name!r}", address=self._address) from None
+        return ack
+
+    def _park(self, parcel: _Parcel) -> None:
+        if len(self._parked) >= _PARKED_MAX:
+            raise BufferFullError(
+                f"The producer's memory is full: {len(self):,} records wait for the log.",
+                remedy="Await the Acks of earlier records before sending more.",
+            )
+        self._parked.append(parcel)
+
+    def _hand_over(self, parcel: _Parcel) -> bool:
+        """Give a record that had to wait to librdkafka; False while there is still no space."""
+        name, value, key, partition, on_delivery, headers = parcel
+        try:
+            self._produce(name, value, key, partition, on_delivery=on_delivery, headers=headers or [])
+        except BufferError:
+            return False
+        except KafkaException as error:
+            on_delivery(error.args[0], None)
+        return True
+
+    def _poll(self) -> None:
+        kafka = self._kafka
+        while not self._stop:
+            kafka.poll(0.1)
+            while self._parked and self._hand_over(self._parked[0]):
+                self._parked.popleft()
+            if self._resolved:
+                resolved, self._resolved = self._resolved, []
+                _resolve(resolved)
+            if self._waiting:
+                with self._changed:
+                    self._idle = not len(self)
+                    self._changed.notify_all()
+
+    def _wait(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            # Registered before the first look: the poll thread then cannot miss us.
+            self._waiting += 1
+            try:
+                while not condition():
+                    left = None if deadline is None else deadline - time.monotonic()
+                    if left is not None and left <= 0:
+                        raise UnavailableError(
+                            f"The log has not acknowledged all records within {timeout_s:g} s.",
+                            remedy="They may still arrive; see the log's state with: headrace status",
+                        )
+                    self._changed.wait(left)
+            finally:
+                self._waiting -= 1
+
+    def _report_failure(self, error: Any, message: Any) -> None:
+        """What `send_all` uses in place of an Ack."""
+        if error is not None:
+            self._fail(Ack(message.topic(), None, self), error)
+
+    def _fail(self, ack: Ack, error: Any) -> None:
+        reason = _client.translate(error, f"Stream {ack.stream!r}", address=self._address)
+        if not isinstance(reason, TooLargeError):
+            reason = DeliveryError(
+                f"A record was not written. {reason.message}", remedy=reason.remedy, count=1, id=ack.id
+            )
+        ack._error = reason
+        self._errors.add()
+        self._failed.append((ack, reason))
+
+    def _raise_failures(self) -> None:
+        failures = [error for ack, error in self._failed if not ack._observed]
+        self._failed.clear()
+        if len(failures) == 1:
+            raise failures[0]
+        if failures:
+            raise DeliveryError(
+                f"{len(failures):,} records were not written. The first: {failures[0].message}",
+                remedy=failures[0].remedy,
+                count=len(failures),
+            )
+
+    def _target(self, stream: Stream[Any]) -> _Target:
+        """Look the stream up in the log, once: an unknown one is an error now, not a time-out later."""
+        what = f"Stream {stream.name!r}"
+        try:
+            topic = self._kafka.list_topics(stream.name, timeout=_client.REQUEST_TIMEOUT_S).topics[stream.name]
+        except KafkaException as error:
+            raise _client.translate(error, what, address=self._address) from None
+        if topic.error is not None:
+            raise _client.translate(topic.error, what)
+        target = _Target(stream, self.source, len(topic.partitions))
+        self._targets[stream] = target
+        return target
+
+
+class _Parcel(NamedTuple):
+    name: str
+    value: bytes | None
+    key: str | bytes | None
+    partition: int
+    on_delivery: Callable[[Any, Any], None]
+    headers: Any
+
+
+class _Target:
+    """A stream as the producer sees it: what is the same for each of its records."""
+
+    __slots__ = ("_partition", "_partitions", "constant", "encode", "key", "max_bytes", "name")
+
+    def __init__(self, stream: Stream[Any], source: str, partitions: int) -> None:
+        codec = stream.codec
+        self.name = stream.name
+        self.max_bytes = stream.max_bytes
+        self.encode = codec.encode
+        self.key = codec.key if stream.key else None
+        self._partition = secrets.randbelow(partitions)
+        self._partitions = partitions
+        self.constant: Any = None
+        if not codec.is_bytes:
+            about = {"ce_specversion": "1.0", "ce_source": source, "ce_type": codec.name}
+            self.constant = tuple((name, text.encode()) for name, text in about.items())
+
+    def next_partition(self) -> int:
+        self._partition = partition = (self._partition + 1) % self._partitions
+        return partition
+
+
+def _resolve(resolved: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]) -> None:
+    """Wake each event loop once for all of its futures."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for loop, future in resolved:
+        by_loop.setdefault(loop, []).append(future)
+    for loop, futures in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_set_results, futures)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            pass
+
+
+def _set_results(futures: list[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
+
+
+def _too_large(target: _Target, size: int) -> TooLargeError:
+    return TooLargeError(
+        f"A record of {size:,} bytes is too large for stream {target.name!r}, which takes {target.max_bytes:,}.",
+        remedy="Raise the stream's max_bytes, or store the large part elsewhere and send a reference.",
+        field="",
+    )
+
+
+_tick = (0, "")
+
+
+def _now_text() -> str:
+    """The time as CloudEvents writes it, to a tenth of a millisecond; made once for all records of a tick."""
+    global _tick
+    now = time.time_ns() // 100_000
+    tick, text = _tick
+    if tick != now:
+        seconds, rest = divmod(now, 10_000)
+        text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:04d}Z"
+        _tick = (now, text)
+    return text

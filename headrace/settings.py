@@ -1,0 +1,294 @@
+"""Frozen settings: the only reader of headrace.toml and of HEADRACE_* variables.
+
+Precedence: an option of a command, the environment, headrace.toml, the default. Unknown keys fail and
+name the known ones. docs/settings.md lists them all.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import NotFoundError, RunningError, SettingsError
+from headrace.units import size_bytes
+
+FILE = "headrace.toml"
+STATE_FOLDER = ".headrace"
+DEFAULT_PORT = 9092
+VARIABLES = {
+    "HEADRACE_PROJECT": "the project's folder",
+    "HEADRACE_SITE": "the site that is used when none is named",
+    "HEADRACE_CACHE": "where jars and ahead-of-time caches are kept",
+    "HEADRACE_JAVA_HOME": "the Java to use instead of the one brought along",
+}
+CLIENT_PREFIX = "HEADRACE_CLIENT_"
+_TOP_KEYS = ("site", "cache", "java_home", "sites")
+_SITE_KEYS = ("brokers", "port", "heap", "broker", "properties")
+_SECRET = re.compile(r"password|secret|\.key|jaas|token", re.IGNORECASE)
+_SITE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
+
+
+class Options(dict[str, str]):
+    """Kafka options under Kafka's names; secrets do not show when printed."""
+
+    def __repr__(self) -> str:
+        return repr({name: "•••" if _SECRET.search(name) else value for name, value in self.items()})
+
+
+@dataclass(frozen=True)
+class SiteSettings:
+    """One log cluster: embedded, unless its client options name `bootstrap.servers`."""
+
+    name: str
+    state: Path
+    brokers: int = 1
+    port: int | None = None
+    heap_bytes: int = 512 * 1024**2
+    broker: Options = field(default_factory=Options)
+    client: Options = field(default_factory=Options)
+
+    @property
+    def embedded(self) -> bool:
+        return "bootstrap.servers" not in self.client
+
+    @property
+    def folder(self) -> Path:
+        """Where an embedded site keeps its data."""
+        return self.state / "sites" / self.name
+
+    @property
+    def address_file(self) -> Path:
+        """Holds the bootstrap address while an embedded site is up."""
+        return self.folder / "address"
+
+    def client_options(self) -> Options:
+        """The options with which clients reach this site; RunningError if it is embedded and not up."""
+        if not self.embedded:
+            return Options(self.client)
+        try:
+            address = self.address_file.read_text().strip()
+        except FileNotFoundError:
+            raise RunningError(
+                f"The log of site {self.name!r} is not running.", remedy="Start it with: headrace up --detach"
+            ) from None
+        return Options({**self.client, "bootstrap.servers": address})
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All settings of one project."""
+
+    root: Path
+    cache: Path
+    site: str = "main"
+    java_home: Path | None = None
+    sites: Mapping[str, SiteSettings] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Path:
+        """The project's `.headrace` folder: data, logs, records of what runs."""
+        return self.root / STATE_FOLDER
+
+    def site_named(self, name: str | None = None) -> SiteSettings:
+        """One site's settings, the default one's if no name is given."""
+        name = name or self.site
+        try:
+            return self.sites[name]
+        except KeyError:
+            raise NotFoundError(
+                f"There is no site {name!r}; this project has: {', '.join(sorted(self.sites))}.",
+                remedy=f"Declare it in {FILE} as [sites.{name}].",
+            ) from None
+
+    def with_site(self, site: SiteSettings) -> Settings:
+        """A copy in which this site has these settings."""
+        return replace(self, sites={**self.sites, site.name: site})
+
+
+def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings of the project in `root`, or of the one around the working folder.
+
+    The project's folder is the nearest one upwards that holds headrace.toml, else the working folder.
+    """
+    environ = os.environ if environ is None else environ
+    known = [name for name in environ if name.startswith("HEADRACE_")]
+    for name in known:
+        if name not in VARIABLES and not name.startswith(CLIENT_PREFIX):
+            raise SettingsError(
+                f"{name} is not a variable of Headrace; known are {', '.join(VARIABLES)} and {CLIENT_PREFIX}….",
+                remedy="Correct its name or unset it.",
+            )
+    root = _find_root(root or (Path(environ["HEADRACE_PROJECT"]) if environ.get("HEADRACE_PROJECT") else None))
+    table = _read_file(root / FILE)
+    _refuse_unknown(table, _TOP_KEYS, "")
+    cache = environ.get("HEADRACE_CACHE") or _text(table, "cache") or _default_cache(environ)
+    java_home = environ.get("HEADRACE_JAVA_HOME") or _text(table, "java_home")
+    site = environ.get("HEADRACE_SITE") or _text(table, "site") or "main"
+    declared = table.get("sites", {"main": {}})
+    if not isinstance(declared, dict) or not all(isinstance(value, dict) for value in declared.values()):
+        raise SettingsError(f"'sites' in {FILE} is not a set of tables.", remedy="Write [sites.main].")
+    sites = {name: _read_site(name, body, root) for name, body in declared.items()}
+    from_environment = _client_variables(environ)
+    if from_environment:
+        chosen = sites.get(site) or SiteSettings(site, state=root / STATE_FOLDER)
+        sites[site] = replace(chosen, client=Options({**chosen.client, **from_environment}))
+    for each in sites.values():
+        if each.client and each.embedded:
+            raise SettingsError(
+                f"Site {each.name!r} has client options ({', '.join(sorted(each.client))}) "
+                "but no bootstrap.servers.",
+                remedy="Name the cluster's bootstrap.servers, or put broker options below "
+                f"[sites.{each.name}.broker].",
+            )
+    settings = Settings(
+        root=root,
+        cache=Path(cache).expanduser(),
+        site=site,
+        java_home=Path(java_home).expanduser() if java_home else None,
+        sites=sites,
+    )
+    settings.site_named()
+    return settings
+
+
+def _find_root(given: Path | None) -> Path:
+    if given is not None:
+        if not given.is_dir():
+            raise SettingsError(f"The project's folder {given} does not exist.", remedy="Name an existing folder.")
+        return given.resolve()
+    here = Path.cwd().resolve()
+    for folder in (here, *here.parents):
+        if (folder / FILE).is_file():
+            return folder
+    return here
+
+
+def _read_file(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} is not valid TOML: {error}.", remedy="Correct that line.") from None
+    except OSError as error:
+        raise SettingsError(f"{path} cannot be read: {error.strerror}.", remedy="Check its permissions.") from None
+
+
+def _read_site(name: str, body: dict[str, Any], root: Path) -> SiteSettings:
+    where = f"sites.{name}"
+    if not _SITE_NAME.fullmatch(name):
+        raise SettingsError(f"{name!r} is not a name for a site.", remedy="Use small letters, digits and hyphens.")
+    own = {key: value for key, value in body.items() if key in _SITE_KEYS}
+    rest = {key: value for key, value in body.items() if key not in _SITE_KEYS}
+    # Kafka's option names have dots, which TOML reads as tables: an undotted rest is a mistake.
+    _refuse_unknown(
+        {key: 0 for key, value in rest.items() if not isinstance(value, dict) and "." not in key},
+        _SITE_KEYS,
+        where,
+    )
+    client = Options(_flatten(rest))
+    if "properties" in own:
+        file = root / str(own["properties"])
+        try:
+            client = Options({**read_properties(file.read_text(encoding="utf-8")), **client})
+        except OSError as error:
+            raise SettingsError(
+                f"{file}, named by {where}.properties, cannot be read: {error.strerror}.",
+                remedy="Correct the path.",
+            ) from None
+    brokers = own.get("brokers", 1)
+    if brokers not in (1, 3) or isinstance(brokers, bool):
+        raise SettingsError(
+            f"{where}.brokers is {brokers!r}; an embedded site has 1 broker or 3.", remedy="Write 1 or 3."
+        )
+    port = own.get("port")
+    if port is not None and (not isinstance(port, int) or isinstance(port, bool) or not 1 <= port <= 65535):
+        raise SettingsError(f"{where}.port is {port!r}; a port is a number from 1 to 65535.", remedy="Correct it.")
+    try:
+        heap_bytes = size_bytes(own.get("heap", "512 MB"))
+    except ValueError as error:
+        raise SettingsError(f"{where}.heap: {error}.", remedy='Write, for instance, heap = "1 GB".') from None
+    broker = own.get("broker", {})
+    if not isinstance(broker, dict):
+        raise SettingsError(f"{where}.broker is not a table.", remedy=f"Write [{where}.broker].")
+    return SiteSettings(
+        name=name,
+        state=root / STATE_FOLDER,
+        brokers=brokers,
+        port=port,
+        heap_bytes=heap_bytes,
+        broker=Options(_flatten(broker)),
+        client=client,
+    )
+
+
+def _client_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name.removeprefix(CLIENT_PREFIX).lower().replace("_", "."): value
+        for name, value in environ.items()
+        if name.startswith(CLIENT_PREFIX)
+    }
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in table.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, dict):
+            flat.update(_flatten(value, f"{name}."))
+        else:
+            flat[name] = str(value).lower() if isinstance(value, bool) else str(value)
+    return flat
+
+
+def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+    for key in table:
+        if key not in known:
+            place = f"in [{where}] of {FILE}" if where else f"in {FILE}"
+            extra = ", and Kafka's client options, which have dots" if where else ""
+            raise SettingsError(
+                f"Unknown key {key!r} {place}; known are {', '.join(known)}{extra}.",
+                remedy="Correct or remove it.",
+            )
+
+
+def _text(table: Mapping[str, Any], key: str) -> str | None:
+    value = table.get(key)
+    if value is not None and not isinstance(value, str):
+        raise SettingsError(f"{key!r} in {FILE} is {value!r}, not a text.", remedy="Put it in quotes.")
+    return value
+
+
+def _default_cache(environ: Mapping[str, str]) -> str:
+    base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".cache")
+    return str(Path(base) / "headrace")
+
+
+_JAAS_LOGIN = re.compile(r'(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+
+
+def read_properties(text: str) -> Options:
+    """Read a Java client's .properties file into the same options under librdkafka's names.
+
+    A login inside `sasl.jaas.config` and a PEM trust store are carried over; other Java-only options stay
+    as they are, and the client says that it does not know them.
+    """
+    options = Options()
+    lines = re.sub(r"\\\r?\n\s*", "", text).splitlines()
+    for line in lines:
+        line = line.strip()
+        if not line or line[0] in "#!":
+            continue
+        name, _, value = line.partition("=") if "=" in line else line.partition(":")
+        options[name.strip()] = value.strip()
+    jaas = options.pop("sasl.jaas.config", "")
+    for part, value in _JAAS_LOGIN.findall(jaas):
+        options.setdefault(f"sasl.{part}", re.sub(r"\\(.)", r"\1", value))
+    if options.pop("ssl.truststore.type", "").upper() == "PEM" and "ssl.truststore.location" in options:
+        options["ssl.ca.location"] = options.pop("ssl.truststore.location")
+    return options
