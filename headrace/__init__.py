@@ -8,8 +8,10 @@ then docs/log.md.
 from headrace.app import App
 from headrace.clock import Clock, ManualClock, SystemClock
 from headrace.errors import HeadraceError
-from headrace.log.consumer import Consumer, Message
-from headrace.log.producer import Ack, Producer
+from headrace.log.ack import Ack
+from headrace.log.consumer import Consumer
+from headrace.log.message import Message
+from headrace.log.producer import Producer
 from headrace.log.stream import Stream
 from headrace.metrics import Metrics
 from headrace.records import Record

@@ -151,7 +151,7 @@ class Admin:
     def delete(self, name: str) -> None:
         """Delete a stream, its records and its schema."""
         self.must_exist(name)
-        self.finish(self.kafka.deletepartition_counts([name]), f"Stream {name!r}")
+        self.finish(self.kafka.delete_topics([name]), f"Stream {name!r}")
         self._schemas.forget(name)
 
     def names(self, *, own: bool = False) -> list[str]:
@@ -163,7 +163,7 @@ class Admin:
         """One stream as it is in the log, with records, bytes and share of each partition."""
         self.must_exist(name)
         what = f"Stream {name!r}"
-        topic = self.finish(self.kafka.describepartition_counts(TopicCollection([name])), what)[name]
+        topic = self.finish(self.kafka.describe_topics(TopicCollection([name])), what)[name]
         config = self._configs([name])[name]
         places = [TopicPartition(name, each.id) for each in topic.partitions]
         first = self.offsets(places, OffsetSpec.earliest())
@@ -211,7 +211,7 @@ class Admin:
 
     def partition_counts(self) -> dict[str, int]:
         """Every topic's number of partitions."""
-        found = self.call("The log", lambda: self.kafka.listpartition_counts(timeout=_client.REQUEST_TIMEOUT_S))
+        found = self.call("The log", lambda: self.kafka.list_topics(timeout=_client.REQUEST_TIMEOUT_S))
         return {name: len(topic.partitions) for name, topic in found.topics.items()}
 
     def must_exist(self, name: str) -> None:
@@ -226,7 +226,7 @@ class Admin:
             NewTopic(stream.name, stream.partitions, replication_factor=-1, config=_policy(stream))
             for stream in streams
         ]
-        for name, future in self.kafka.createpartition_counts(new).items():
+        for name, future in self.kafka.create_topics(new).items():
             try:
                 self.call(f"Stream {name!r}", lambda future=future: future.result(_client.REQUEST_TIMEOUT_S))
             except LogError as error:
@@ -238,9 +238,7 @@ class Admin:
         """Until every broker asked knows the streams and each partition has a leader."""
         deadline = time.monotonic() + _client.REQUEST_TIMEOUT_S
         while True:
-            found = self.call(
-                "The log", lambda: self.kafka.listpartition_counts(timeout=_client.REQUEST_TIMEOUT_S)
-            ).topics
+            found = self.call("The log", lambda: self.kafka.list_topics(timeout=_client.REQUEST_TIMEOUT_S)).topics
             if all(
                 name in found
                 and len(found[name].partitions) >= count

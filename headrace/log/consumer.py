@@ -10,11 +10,10 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
-import msgspec
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
@@ -27,9 +26,9 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.log import _client
+from headrace.log.message import REPLAY_HEADER, Message
 from headrace.log.stream import Stream
 from headrace.metrics import Metrics
-from headrace.records import Codec
 from headrace.settings import SiteSettings
 from headrace.units import duration
 
@@ -37,78 +36,8 @@ R = TypeVar("R")
 Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 Delivery = Literal["at_least_once", "at_most_once"]
 
-# A dead letter that is replayed carries the element it is for; other elements have handled it before.
-REPLAY_HEADER = "__headrace.replay"
 _SLICE_S = 0.25  # how long a wait may keep Ctrl-C waiting
 _END = -1
-
-
-class Message(msgspec.Struct, Generic[R], gc=False, eq=False):
-    """A record with its place in the log. `record` is read from `value` when asked for."""
-
-    _kafka: Any
-    _codec: Codec[R]
-    _record: R | None = None
-
-    @property
-    def record(self) -> R:
-        """The typed record; DecodeError if the bytes do not fit, or if this is a tombstone."""
-        if self._record is None:
-            value = self._kafka.value()
-            if value is None:
-                raise DecodeError(f"{self._codec.name}: this is a tombstone, which has no record.", field="")
-            self._record = self._codec.decode(value)
-        return self._record
-
-    @property
-    def value(self) -> bytes | None:
-        return self._kafka.value()  # type: ignore[no-any-return]
-
-    @property
-    def key(self) -> str | None:
-        key = self._kafka.key()
-        return key.decode(errors="replace") if key is not None else None
-
-    @property
-    def key_bytes(self) -> bytes | None:
-        return self._kafka.key()  # type: ignore[no-any-return]
-
-    @property
-    def is_tombstone(self) -> bool:
-        return self._kafka.value() is None
-
-    @property
-    def stream(self) -> str:
-        return self._kafka.topic()  # type: ignore[no-any-return]
-
-    @property
-    def partition(self) -> int:
-        return self._kafka.partition()  # type: ignore[no-any-return]
-
-    @property
-    def offset(self) -> int:
-        return self._kafka.offset()  # type: ignore[no-any-return]
-
-    @property
-    def time(self) -> datetime:
-        """When it was written to the log."""
-        return datetime.fromtimestamp(self._kafka.timestamp()[1] / 1000, UTC)
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {name: (value or b"").decode(errors="replace") for name, value in self._kafka.headers() or ()}
-
-    @property
-    def raw_headers(self) -> list[tuple[str, bytes | None]]:
-        return self._kafka.headers() or []
-
-    @property
-    def id(self) -> str:
-        """The record's `ce_id`, or its place if whoever wrote it gave none."""
-        return self.headers.get("ce_id") or f"{self.stream}/{self.partition}/{self.offset}"
-
-    def __repr__(self) -> str:
-        return f"<Message {self.stream}[{self.partition}]@{self.offset} key={self.key!r}>"
 
 
 class Consumer(Generic[R]):

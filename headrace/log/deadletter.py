@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError, NotFoundError
-from headrace.log.consumer import REPLAY_HEADER, Message
+from headrace.log.message import REPLAY_HEADER, Message
 from headrace.log.stream import DEAD_LETTER_SUFFIX, Stream
 from headrace.records import Record
 

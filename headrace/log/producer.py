@@ -12,12 +12,11 @@ import secrets
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-import msgspec
 from confluent_kafka import KafkaException
 from confluent_kafka import Producer as KafkaProducer
 
@@ -31,6 +30,7 @@ from headrace.errors import (
     UnavailableError,
 )
 from headrace.log import _client
+from headrace.log.ack import Ack, Waiter, resolve
 from headrace.log.stream import Stream
 from headrace.metrics import Metrics
 from headrace.settings import SiteSettings
@@ -55,69 +55,6 @@ _SAFE = {
 }
 _PARKED_MAX = 10_000
 _LATENCY_SAMPLE = 64  # one record in so many is timed
-
-
-class Ack(msgspec.Struct, gc=False, eq=False):
-    """The log's answer for one record: `partition` and `offset` once it is there.
-
-    Use `await ack` or `ack.result()`; both return the Ack itself, or raise DeliveryError.
-    """
-
-    stream: str
-    id: str | None
-    _producer: Producer
-    partition: int = -1
-    offset: int = -1
-    _error: HeadraceError | None = None
-    _future: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
-    _observed: bool = False
-    _sent_s: float = 0.0
-
-    def __repr__(self) -> str:
-        state = f"at {self.partition}/{self.offset}" if self.offset >= 0 else str(self._error or "pending")
-        return f"<Ack of {self.stream!r}: {state}>"
-
-    def done(self) -> bool:
-        return self.offset >= 0 or self._error is not None
-
-    def result(self, timeout_s: float | None = None) -> Ack:
-        """Block until the log has answered; not for use inside an event loop."""
-        if not self.done():
-            self._producer._wait(self.done, timeout_s)
-        return self._outcome()
-
-    def __await__(self) -> Generator[Any, None, Ack]:
-        if not self.done():
-            loop = asyncio.get_running_loop()
-            future: asyncio.Future[None] = loop.create_future()
-            self._future = (loop, future)
-            # The answer may have come before the line above: then nobody else resolves the future.
-            if self.done() and not future.done():
-                future.set_result(None)
-            yield from future
-        return self._outcome()
-
-    def ignore(self) -> None:
-        """Nobody needs to know should this record fail."""
-        self._observed = True
-
-    def _outcome(self) -> Ack:
-        self._observed = True
-        if self._error is not None:
-            raise self._error
-        return self
-
-    def __call__(self, error: Any, message: Any) -> None:
-        """Called by the producer's poll thread when the log has answered."""
-        if error is None:
-            self.partition = message.partition()
-            self.offset = message.offset()
-            if self._sent_s:
-                self._producer._latency.record(time.perf_counter() - self._sent_s)
-        else:
-            self._producer._fail(self, error)
-        if self._future is not None:
-            self._producer._resolved.append(self._future)
 
 
 class Producer:
@@ -155,7 +92,7 @@ class Producer:
         # Only the poll thread runs delivery callbacks, so only it writes these.
         self._idle = True
         self._failed: deque[tuple[Ack, HeadraceError]] = deque(maxlen=1000)
-        self._resolved: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._resolved: list[Waiter] = []
         self._stop = False
         metrics = metrics or Metrics("", source)
         self._latency = metrics.histogram("ack")
@@ -374,7 +311,7 @@ class Producer:
                 self._parked.popleft()
             if self._resolved:
                 resolved, self._resolved = self._resolved, []
-                _resolve(resolved)
+                resolve(resolved)
             if self._waiting:
                 with self._changed:
                     self._idle = not len(self)
@@ -468,24 +405,6 @@ class _Target:
     def next_partition(self) -> int:
         self._partition = partition = (self._partition + 1) % self._partitions
         return partition
-
-
-def _resolve(resolved: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]) -> None:
-    """Wake each event loop once for all of its futures."""
-    by_loop: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for loop, future in resolved:
-        by_loop.setdefault(loop, []).append(future)
-    for loop, futures in by_loop.items():
-        try:
-            loop.call_soon_threadsafe(_set_results, futures)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            pass
-
-
-def _set_results(futures: list[asyncio.Future[None]]) -> None:
-    for future in futures:
-        if not future.done():
-            future.set_result(None)
 
 
 def _too_large(target: _Target, size: int) -> TooLargeError:

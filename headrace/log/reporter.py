@@ -20,7 +20,7 @@ from headrace.log.stream import Stream
 from headrace.metrics import EXCEPTIONS_STREAM, METRICS_STREAM, ExceptionRecord, Metrics, MetricsRecord
 
 if TYPE_CHECKING:
-    from headrace.log.consumer import Message
+    from headrace.log.message import Message
     from headrace.log.producer import Producer
 
 metrics_stream: Stream[MetricsRecord] = Stream(

@@ -13,7 +13,7 @@ from headrace.errors import DefinitionError
 from headrace.records import Codec, type_of
 
 if TYPE_CHECKING:
-    from headrace.log.producer import Ack
+    from headrace.log.ack import Ack
     from headrace.log.site import Site
 
 R = TypeVar("R")
