@@ -113,7 +113,7 @@ class Producer:
     def send(
         self,
         stream: Stream[R],
-        record: R,
+        record: R | bytes,
         *,
         key: str | bytes | None = None,
         id: str | None = None,
@@ -123,13 +123,18 @@ class Producer:
         """Hand over one record; returns at once with its Ack.
 
         The key comes from the record, unless given here; without a key, records go to the partitions in
-        turn. `id` makes the record's `ce_id`; without it one is made that no other record has. A stream of
-        bytes carries the bytes and headers given, and nothing else.
+        turn. `id` makes the record's `ce_id`; without it one is made that no other record has. JSON that
+        was encoded elsewhere is given as bytes, checked, and sent as it is. A stream of bytes carries the
+        bytes and headers given, and nothing else.
         """
         target = self._targets.get(stream) or self._target(stream)
+        if type(record) is bytes and target.constant is not None:
+            value, record = record, stream.codec.decode(record)
+        else:
+            value = target.encode(record)
         if key is None and target.key is not None:
             key = target.key(record)
-        return self._send(target, target.encode(record), key, id, partition, headers)
+        return self._send(target, value, key, id, partition, headers)
 
     def send_raw(
         self,

@@ -85,7 +85,7 @@ class Schemas:
 
     def register(self, streams: list[Stream[Any]], known: dict[str, list[SchemaVersion]]) -> None:
         """Write the schemas that are new; `check` has passed before."""
-        fresh = [stream for stream in streams if not _is_known(stream, known)]
+        fresh = [stream for stream in streams if not stream.codec.is_bytes and not _is_known(stream, known)]
         if not fresh:
             return
         with Producer(self._settings, source="headrace", profile="latency") as producer:

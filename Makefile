@@ -1,0 +1,39 @@
+# Two commands do everything: `make demo` and `make test`. Each installs what it needs first.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: install demo test check bench lock clean
+
+install: $(INSTALLED)  ## environment and jars; runs nothing
+	@$(BIN)/python -m headrace.substrate.jars
+
+$(INSTALLED): requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit("Headrace needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.12" % sys.version_info[:2] if sys.version_info < (3, 11) else 0)'
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "Installing into .venv (about 500 MB, once)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: install  ## the log, purchases flowing through it; Ctrl-C ends and cleans up
+	@$(BIN)/python apps/purchases/demo.py
+
+test: install  ## all tests; says at its end what was left out for want of which program
+	@$(BIN)/python -m pytest
+
+check: $(INSTALLED)  ## format, lint, types: under a minute
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: install  ## every claim, measured next to its peer
+	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+
+lock: $(INSTALLED)  ## newest versions within pyproject's ranges, with hashes
+	@$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-header --quiet --upgrade --output-file requirements.lock
+
+clean:
+	rm -rf .venv .headrace .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,14 @@
+"""What flows through this application."""
+
+from datetime import datetime
+from decimal import Decimal
+
+import headrace as hr
+
+
+class Purchase(hr.Record):
+    id: str
+    customer: str
+    zip_code: str
+    amount: Decimal
+    at: datetime

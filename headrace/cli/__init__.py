@@ -1,0 +1,65 @@
+"""The command line: one module per noun. Commands only translate between the screen and the package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import headrace
+from headrace.cli import dlq, group, project, records, schema, site, stream
+from headrace.cli._context import Context
+from headrace.errors import HeadraceError
+
+cli = typer.Typer(
+    name="headrace",
+    help="A fast data platform: a durable log, pipelines, services, on one command.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@cli.callback()
+def options(
+    context: typer.Context,
+    folder: Annotated[
+        Path | None, typer.Option("--project", help="The project's folder; else the one around this folder.")
+    ] = None,
+    site_name: Annotated[
+        str | None, typer.Option("--site", help="The site; else the project's own choice.")
+    ] = None,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False,
+) -> None:
+    """Options that come before every command."""
+    if version:
+        typer.echo(f"headrace {headrace.__version__}")
+        raise typer.Exit
+    context.obj = Context(folder, site_name)
+
+
+cli.command("new")(project.new)
+cli.command("describe")(project.describe)
+cli.command("up")(site.up)
+cli.command("down")(site.down)
+cli.command("status")(site.status)
+cli.command("doctor")(site.doctor)
+cli.command("produce")(records.produce)
+cli.command("consume")(records.consume)
+cli.add_typer(stream.commands, name="stream")
+cli.add_typer(group.commands, name="group")
+cli.add_typer(schema.commands, name="schema")
+cli.add_typer(dlq.commands, name="dlq")
+
+
+def main() -> None:
+    """Run a command; a mistake ends with one sentence and the next step, never with a stack trace."""
+    try:
+        cli()
+    except HeadraceError as error:
+        print(f"headrace: {error.message}", file=sys.stderr)  # noqa: T201
+        if error.remedy:
+            print(f"  → {error.remedy}", file=sys.stderr)  # noqa: T201
+        sys.exit(error.exit_code)

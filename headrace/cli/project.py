@@ -1,0 +1,92 @@
+"""`headrace new` writes a project, `headrace describe` tells what an app declares."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from headrace.app import App
+from headrace.cli._load import load_app
+from headrace.cli._output import Format, Output, say, show_json
+from headrace.errors import SettingsError
+from headrace.log.stream import Stream
+from headrace.units import say_bytes, say_duration
+
+
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The project's name, and its folder's.")],
+) -> None:
+    """Write a small project that runs as it is."""
+    folder = Path(name)
+    if not folder.name.replace("-", "").replace("_", "").isalnum():
+        raise SettingsError(
+            f"{folder.name!r} is not a name for a project.", remedy="Use letters, digits, hyphens and underscores."
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise SettingsError(f"{folder} exists already and is not empty.", remedy="Choose another name.")
+    folder.mkdir(parents=True, exist_ok=True)
+    for template in sorted(files("headrace.cli").joinpath("template").iterdir(), key=lambda each: each.name):
+        target = folder / template.name.removesuffix(".txt").replace("__", "/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(template.read_text(encoding="utf-8").replace("{{name}}", folder.name), encoding="utf-8")
+    say(f"Wrote {folder}. Next:\n\n  cd {folder}\n  headrace up --detach\n  python generate.py\n")
+    say("and in another terminal:\n\n  headrace consume purchases --follow")
+
+
+def describe(
+    path: Annotated[Path, typer.Argument(metavar="APP", help="A Python file, or a folder with an app.py.")],
+    output: Output = Format.TEXT,
+) -> None:
+    """Tell what an app declares; nothing is started or contacted."""
+    app = load_app(path)
+    if output is Format.JSON:
+        show_json(_as_json(app))
+        return
+    say(f"App {app.name}")
+    for stream in app.streams.values():
+        retention = "forever" if stream.retention is None else say_duration(stream.retention)
+        say(
+            f"\nstream {stream.name}: {stream.codec.name}\n"
+            f"  {stream.partitions} partitions, kept {retention}{', compacted' if stream.compact else ''}, "
+            f"records up to {say_bytes(stream.max_bytes)}\n"
+            f"  declared at {stream.declared_at}"
+        )
+        for field, kind in _fields(stream):
+            marks = [
+                text for text, on in (("key", field in stream.key), ("event time", field == stream.time)) if on
+            ]
+            say(f"    {field}: {kind}{'  ← ' + ', '.join(marks) if marks else ''}")
+    if not app.streams:
+        say("It declares nothing yet.")
+
+
+def _fields(stream: Stream[Any]) -> list[tuple[str, str]]:
+    hints = getattr(stream.record_type, "__annotations__", {})
+    return [
+        (name, kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind)))
+        for name, kind in hints.items()
+    ]
+
+
+def _as_json(app: App) -> dict[str, Any]:
+    return {
+        "app": app.name,
+        "streams": [
+            {
+                "name": stream.name,
+                "record": stream.codec.name,
+                "key": stream.key,
+                "time": stream.time,
+                "partitions": stream.partitions,
+                "retention": None if stream.retention is None else say_duration(stream.retention),
+                "compact": stream.compact,
+                "max_bytes": stream.max_bytes,
+                "declared_at": stream.declared_at,
+                "schema": stream.codec.schema,
+            }
+            for stream in app.streams.values()
+        ],
+    }

@@ -1,0 +1,115 @@
+"""`headrace up`, `down`, `status`, `doctor`: the log and what runs it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from headrace.cli._context import Context
+from headrace.cli._output import Format, Output, say, show_json, show_rows, tell
+from headrace.errors import HeadraceError, SubstrateError
+from headrace.substrate import site as sites
+from headrace.substrate.supervisor import Event
+from headrace.units import say_bytes
+
+_WORDS = {
+    "formatted": "Formatted site {name}: {text}.",
+    "starting": "Starting {name} …",
+    "adopted": "{name} was running already at {text}; it is looked after again.",
+    "ready": "{name} is ready at {text}.",
+    "died": "{name} ended unexpectedly: {text}",
+    "waiting": "{name} is started again: {text}",
+    "killed": "{name} would not stop and was killed.",
+    "notice": "{text}",
+}
+
+
+def up(
+    context: typer.Context,
+    only: Annotated[list[str] | None, typer.Argument(metavar="[SITE]...", help="Only these sites.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", "-d", help="Return when the log is ready.")] = False,
+    output: Output = Format.TEXT,
+) -> None:
+    """Start the project's log; Ctrl-C stops it. With --detach it goes on in the background."""
+    settings = context.ensure_object(Context).settings
+
+    def on_event(event: Event) -> None:
+        if output is Format.JSON:
+            if not detach:
+                show_json(asdict(event))
+        elif event.kind in _WORDS:
+            tell(_WORDS[event.kind].format(name=event.name, text=event.text))
+            if event.kind == "ready" and not detach:
+                tell("Press Ctrl-C to stop.")
+
+    addresses = sites.up(settings, only or None, detach=detach, on_event=on_event)
+    if detach and output is Format.JSON:
+        show_json(addresses)
+    elif detach:
+        for name, address in addresses.items():
+            say(f"The log of site {name} is ready at {address}. Stop it with: headrace down")
+
+
+def down(context: typer.Context, output: Output = Format.TEXT) -> None:
+    """Stop the project's log and whatever is left of it."""
+    stopped = sites.down(context.ensure_object(Context).settings)
+    if output is Format.JSON:
+        show_json(stopped)
+    else:
+        say(f"Stopped {', '.join(stopped)}." if stopped else "Nothing was running.")
+
+
+def status(context: typer.Context, output: Output = Format.TEXT) -> None:
+    """Show what runs, where, and how it is."""
+    settings = context.ensure_object(Context).settings
+    found = sites.status(settings)
+    if output is Format.JSON:
+        show_json([asdict(each) for each in found])
+        return
+    clusters = [site for site in settings.sites.values() if not site.embedded]
+    for site in clusters:
+        say(f"Site {site.name} is an existing cluster at {site.client['bootstrap.servers']}.")
+    if not found:
+        if not clusters:
+            say("Nothing is running. Start the log with: headrace up --detach")
+        return
+    show_rows(
+        ["PROCESS", "STATE", "ADDRESS", "PID", "UPTIME", "RESTARTS", "CPU", "MEMORY"],
+        [
+            (
+                each.name,
+                each.state,
+                each.address or "-",
+                each.pid,
+                str(each.uptime).split(".")[0],
+                each.restarts,
+                f"{each.cpu_percent:.0f} %",
+                say_bytes(each.memory_bytes),
+            )
+            for each in found
+        ],
+        right=["PID", "RESTARTS", "CPU", "MEMORY"],
+    )
+
+
+def doctor(context: typer.Context, output: Output = Format.TEXT) -> None:
+    """Look for what is missing or wrong, and say what to do about it."""
+    from headrace.substrate.doctor import Finding
+    from headrace.substrate.doctor import doctor as examine
+
+    try:
+        findings = examine(context.ensure_object(Context).settings)
+    except HeadraceError as error:  # the settings themselves are wrong
+        findings = [Finding("bad", error.message, error.remedy)]
+    if output is Format.JSON:
+        show_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            mark = {"ok": "✓", "warn": "!", "bad": "✗"}[finding.level]
+            say(f"{mark} {finding.what}")
+            if finding.remedy:
+                say(f"    → {finding.remedy}")
+    if any(finding.level == "bad" for finding in findings):
+        raise typer.Exit(SubstrateError.exit_code)
