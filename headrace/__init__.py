@@ -5,16 +5,20 @@ consumers read and replay them. `headrace up` starts a real log on a laptop. Rea
 then docs/log.md.
 """
 
-from headrace.app import App
-from headrace.clock import Clock, ManualClock, SystemClock
-from headrace.errors import HeadraceError
-from headrace.log.ack import Ack
-from headrace.log.consumer import Consumer
-from headrace.log.message import Message
-from headrace.log.producer import Producer
-from headrace.log.stream import Stream
-from headrace.metrics import Metrics
-from headrace.records import Record
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from headrace.app import App
+    from headrace.clock import Clock, ManualClock, SystemClock
+    from headrace.errors import HeadraceError
+    from headrace.log.ack import Ack
+    from headrace.log.consumer import Consumer
+    from headrace.log.message import Message
+    from headrace.log.producer import Producer
+    from headrace.log.stream import Stream
+    from headrace.metrics import Metrics
+    from headrace.records import Record
 
 __version__ = "0.1.0"
 __all__ = [
@@ -31,3 +35,31 @@ __all__ = [
     "Stream",
     "SystemClock",
 ]
+
+# Each name is imported when it is first used, so that a command which needs no client starts at once.
+_HOMES = {
+    "Ack": "headrace.log.ack",
+    "App": "headrace.app",
+    "Clock": "headrace.clock",
+    "Consumer": "headrace.log.consumer",
+    "HeadraceError": "headrace.errors",
+    "ManualClock": "headrace.clock",
+    "Message": "headrace.log.message",
+    "Metrics": "headrace.metrics",
+    "Producer": "headrace.log.producer",
+    "Record": "headrace.records",
+    "Stream": "headrace.log.stream",
+    "SystemClock": "headrace.clock",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'headrace' has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

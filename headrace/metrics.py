@@ -79,20 +79,21 @@ class Histogram:
     >>> histogram = Histogram()
     >>> for milliseconds in range(1, 1001):
     ...     histogram.record(milliseconds / 1000)
-    >>> round(histogram.percentiles().p50, 2)
+    >>> round(histogram.percentiles().p50, 1)
     0.5
     """
 
-    __slots__ = ("_counts", "_lock", "_max", "_sum")
+    __slots__ = ("_before", "_counts", "_lock", "_max", "_sum")
     _SMALLEST_S = 1e-6
     _STEPS = 23.4  # buckets per factor of two: 2 ** (1 / 23.4) ≈ 1.03
     _BUCKETS = 900
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self.clear()
+        self._before: Histogram | None = None  # what was taken, all of it
+        self._clear()
 
-    def clear(self) -> None:
+    def _clear(self) -> None:
         self._counts = [0] * self._BUCKETS
         self._sum = 0.0
         self._max = 0.0
@@ -102,6 +103,8 @@ class Histogram:
         index = 0
         if seconds > self._SMALLEST_S:
             index = min(int(math.log2(seconds / self._SMALLEST_S) * self._STEPS) + 1, self._BUCKETS - 1)
+        elif seconds < 0:
+            seconds = 0.0
         with self._lock:
             self._counts[index] += count
             self._sum += seconds * count
@@ -122,11 +125,29 @@ class Histogram:
     def take(self) -> Percentiles:
         """The percentiles since the last `take`."""
         with self._lock:
-            taken = Histogram.__new__(Histogram)
-            taken._lock = threading.Lock()
-            taken._counts, taken._sum, taken._max = self._counts, self._sum, self._max
-            self.clear()
+            taken = self._copy()
+            self._before = taken._with(self._before)
+            self._clear()
         return taken.percentiles()
+
+    def totals(self) -> Percentiles:
+        """The percentiles since the beginning, whatever was taken meanwhile."""
+        with self._lock:
+            total = self._copy()._with(self._before)
+        return total.percentiles()
+
+    def _copy(self) -> Histogram:
+        copy = Histogram()
+        copy._counts, copy._sum, copy._max = list(self._counts), self._sum, self._max
+        return copy
+
+    def _with(self, other: Histogram | None) -> Histogram:
+        both = self._copy()
+        if other is not None:
+            both._counts = [a + b for a, b in zip(self._counts, other._counts, strict=True)]
+            both._sum += other._sum
+            both._max = max(both._max, other._max)
+        return both
 
     def _value_at(self, counts: list[int], rank: int, largest: float) -> float:
         seen = 0
@@ -148,6 +169,7 @@ class Metrics:
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
         self._gauges: dict[str, Callable[[], float]] = {}
+        self._totals: dict[str, Callable[[], float]] = {}
         self._published: dict[str, float] = {}
 
     def counter(self, name: str) -> Counter:
@@ -163,6 +185,11 @@ class Metrics:
         with self._lock:
             self._gauges[name] = read
 
+    def total(self, name: str, read: Callable[[], float]) -> None:
+        """Register a counter that someone else keeps, where every nanosecond counts."""
+        with self._lock:
+            self._totals[name] = read
+
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
         """Time a block into the histogram of that name."""
@@ -175,10 +202,9 @@ class Metrics:
     def take(self, *, instance: str, at: datetime, interval_s: float) -> MetricsRecord:
         """What happened since the last `take`, as a record."""
         with self._lock:
-            counters, histograms, gauges = dict(self._counters), dict(self._histograms), dict(self._gauges)
+            histograms, gauges = dict(self._histograms), dict(self._gauges)
         counted = {}
-        for name, counter in counters.items():
-            value = counter.value
+        for name, value in self._counted().items():
             counted[name] = value - self._published.get(name, 0.0)
             self._published[name] = value
         return MetricsRecord(
@@ -188,7 +214,7 @@ class Metrics:
             at=at,
             interval_s=interval_s,
             counters=counted,
-            gauges={name: _finite(read) for name, read in gauges.items()},
+            gauges=_read(gauges),
             histograms={name: histogram.take() for name, histogram in histograms.items()},
         )
 
@@ -196,30 +222,45 @@ class Metrics:
         """The running totals in Prometheus' text format."""
         labels = f'app="{_escape(self.app)}",element="{_escape(self.element)}"'
         with self._lock:
-            counters, histograms, gauges = dict(self._counters), dict(self._histograms), dict(self._gauges)
+            histograms, gauges = dict(self._histograms), dict(self._gauges)
         lines = []
-        for name, counter in sorted(counters.items()):
+        for name, value in sorted(self._counted().items()):
             full = f"headrace_{_metric(name)}_total"
-            lines += [f"# TYPE {full} counter", f"{full}{{{labels}}} {counter.value:g}"]
-        for name, read in sorted(gauges.items()):
+            lines += [f"# TYPE {full} counter", f"{full}{{{labels}}} {value:.15g}"]
+        for name, value in sorted(_read(gauges).items()):
             full = f"headrace_{_metric(name)}"
-            lines += [f"# TYPE {full} gauge", f"{full}{{{labels}}} {_finite(read):g}"]
+            lines += [f"# TYPE {full} gauge", f"{full}{{{labels}}} {value:.15g}"]
         for name, histogram in sorted(histograms.items()):
             full = f"headrace_{_metric(name)}_seconds"
-            seen = histogram.percentiles()
+            seen = histogram.totals()
             lines.append(f"# TYPE {full} summary")
             for quantile, value in ((0.5, seen.p50), (0.9, seen.p90), (0.99, seen.p99), (0.999, seen.p999)):
-                lines.append(f'{full}{{{labels},quantile="{quantile}"}} {value:g}')
+                lines.append(f'{full}{{{labels},quantile="{quantile}"}} {value:.15g}')
             lines += [
-                f"{full}_sum{{{labels}}} {seen.mean * seen.count:g}",
+                f"{full}_sum{{{labels}}} {seen.mean * seen.count:.15g}",
                 f"{full}_count{{{labels}}} {seen.count}",
             ]
         return "\n".join(lines) + "\n" if lines else ""
 
+    def _counted(self) -> dict[str, float]:
+        with self._lock:
+            counters, totals = dict(self._counters), dict(self._totals)
+        return {name: counter.value for name, counter in counters.items()} | {
+            name: float(read()) for name, read in totals.items()
+        }
 
-def _finite(read: Callable[[], float]) -> float:
-    value = float(read())
-    return value if math.isfinite(value) else 0.0
+
+def _read(gauges: dict[str, Callable[[], float]]) -> dict[str, float]:
+    """The gauges that can be read; one that fails or has no number must not take the others with it."""
+    values = {}
+    for name, read in gauges.items():
+        try:
+            value = float(read())
+        except Exception:  # noqa: S112 - a user's function, and nobody here to tell
+            continue
+        if math.isfinite(value):
+            values[name] = value
+    return values
 
 
 def _escape(text: str) -> str:
@@ -227,4 +268,4 @@ def _escape(text: str) -> str:
 
 
 def _metric(name: str) -> str:
-    return "".join(letter if letter.isalnum() else "_" for letter in name)
+    return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name)

@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     from headrace.log.schemas import Schemas
 
 _FOREVER = timedelta.max
+# What a broker says when leadership has moved and this client does not know yet.
+_MOVED = {
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+}
 _HOUR_MS = 3_600_000
 # A batch on the wire may be this large whatever the size of its records.
 _BATCH_BYTES = 1024**2
@@ -285,12 +292,23 @@ class Admin:
             return {}
         asked = {TopicPartition(p.topic, p.partition): spec for p in places}
         found: dict[tuple[str, int], int] = {}
-        for place, future in self.kafka.list_offsets(asked).items():
-            try:
-                result = self.call("Offsets", lambda future=future: future.result(_client.REQUEST_TIMEOUT_S))
-                found[(place.topic, place.partition)] = result.offset
-            except NotFoundError:  # a group may remember streams that were deleted since
-                continue
+        deadline = time.monotonic() + _client.REQUEST_TIMEOUT_S
+        while asked:
+            moved = {}
+            for place, future in self.kafka.list_offsets(asked).items():
+                try:
+                    result = self.call("Offsets", lambda future=future: future.result(_client.REQUEST_TIMEOUT_S))
+                    found[(place.topic, place.partition)] = result.offset
+                except NotFoundError:  # a group may remember streams that were deleted since
+                    continue
+                except LogError as error:
+                    if getattr(error, "code", None) not in _MOVED or time.monotonic() > deadline:
+                        raise
+                    moved[place] = spec
+            asked = moved
+            if moved:
+                self.partition_counts()  # learns the new leaders
+                time.sleep(0.05)
         return found
 
     def _bytes_on_disk(self, name: str, partition: int) -> int | None:

@@ -1,0 +1,74 @@
+"""Files that are either whole or not there, and locks that end with their holder."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from headrace.errors import SubstrateError
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
+    """Write a file so that a reader, or a start after a crash, sees the old one or the new one, never a part."""
+    make_folder(path.parent)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames inside a folder durable."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its parents; say plainly why it cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SubstrateError(
+            f"The folder {folder} cannot be made: {error.strerror}.", remedy="Check its permissions."
+        ) from None
+
+
+@contextmanager
+def locked(path: Path, *, wait: bool = True) -> Iterator[int | None]:
+    """Hold an exclusive lock; yields its descriptor, or None if `wait` is off and another holds it.
+
+    The system drops the lock when the last process that has the descriptor ends, however it ends.
+    """
+    make_folder(path.parent)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise SubstrateError(
+            f"The file {path} cannot be written: {error.strerror}.", remedy="Check its permissions."
+        ) from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+            yield None
+            return
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.settings import Settings
+from headrace.substrate import _training, aot, jars
+from headrace.substrate.java import Java, find_java
+from headrace.substrate.process import read_record
+from headrace.substrate.site import status, up
+
+
+def make_cache(cache: Path, content: bytes = b"cache") -> Path:
+    path = aot.cache_path(find_java(), cache)
+    assert path is not None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    aot.hash_file(path).write_text(jars.sha256_of(path) or "")
+    return path
+
+
+def test_cache_whole_is_used(tmp_path: Path) -> None:
+    path = make_cache(tmp_path)
+    assert f"-XX:AOTCache={path}" in aot.use_flags(find_java(), tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"cach", b"cachE"])
+def test_cache_damaged_is_ignored_and_removed(tmp_path: Path, content: bytes) -> None:
+    path = make_cache(tmp_path)
+    path.write_bytes(content)
+    assert aot.use_flags(find_java(), tmp_path) == []
+    assert not path.exists()
+
+
+def test_cache_without_hash_does_not_count(tmp_path: Path) -> None:
+    aot.hash_file(make_cache(tmp_path)).unlink()
+    assert aot.use_flags(find_java(), tmp_path) == []
+
+
+def test_cache_name_changes_with_java_and_with_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = find_java()
+    paths = {aot.cache_path(java, tmp_path), aot.cache_path(Java(java.home, "25.0.9", "x"), tmp_path)}
+    monkeypatch.setattr(jars, "jars_of", lambda name: (jars.Jar("g", "a", "1", 1, "other"),))
+    assert len({*paths, aot.cache_path(java, tmp_path)}) == 3
+
+
+def test_cache_older_java_has_none(tmp_path: Path) -> None:
+    assert aot.cache_path(Java(tmp_path, "21.0.1", "x"), tmp_path) is None
+    assert aot.use_flags(Java(tmp_path, "17.0.1", "x"), tmp_path) == []
+
+
+def test_caches_of_the_past_are_forgotten(tmp_path: Path) -> None:
+    for number in range(5):
+        (tmp_path / f"broker-{number}.aot").write_bytes(b"")
+        os.utime(tmp_path / f"broker-{number}.aot", (number, number))
+    _training._forget_oldest(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == [f"broker-{number}.aot" for number in (2, 3, 4)]
+
+
+@pytest.mark.broker
+def test_cache_java_cannot_read_does_not_keep_a_broker_from_starting(
+    make_project: Callable[..., Settings], private_cache: Path
+) -> None:
+    make_cache(private_cache, b"not what Java wrote, but whole")
+    project = make_project(cache=private_cache)
+    up(project, detach=True)
+    assert {one.name: one.restarts for one in status(project)}["main-broker-1"] == 0
+    assert (project.state / "logs" / "main-broker-1.out").read_text() == ""
+
+
+@pytest.mark.broker
+@pytest.mark.faults
+def test_training_killed_leaves_nothing_and_the_next_one_clears_up(
+    private_cache: Path, wait_until: Callable[..., None]
+) -> None:
+    java, folder = find_java(), private_cache / "aot"
+    command = [sys.executable, "-m", "headrace.substrate._training", str(java.home), str(private_cache)]
+    with subprocess.Popen(command) as training:
+        wait_until(lambda: read_record(folder, "training"))
+        assert _training.in_progress(private_cache)
+        training.send_signal(signal.SIGKILL)
+    left = read_record(folder, "training")
+    assert left is not None
+    assert left.process() is not None
+    assert list(folder.glob("*.aot")) == []
+    assert not _training.in_progress(private_cache)
+    _training._clear(folder)
+    assert left.process() is None
+    assert {file.name for file in folder.iterdir()} == {"training.lock"}
+
+
+@pytest.mark.broker
+def test_training_makes_a_cache_that_is_used(trained_cache: Path) -> None:
+    java = find_java()
+    path = aot.cache_path(java, trained_cache)
+    assert path is not None
+    assert path.stat().st_size > 10_000_000
+    assert aot.use_flags(java, trained_cache)
+    assert _training.begin(java, trained_cache) is None
