@@ -57,7 +57,9 @@ def schema_of(record_type: Any) -> Schema:
             f"The fields of {name} cannot be resolved: {error}.",
             remedy="Define the types it names at module level, before the record.",
         ) from None
-    return _describe(info, name, ())
+    # As it will be read back from the log: a default that is a tuple comes back as a list.
+    schema: Schema = msgspec.json.decode(msgspec.json.encode(_describe(info, name, ())))
+    return schema
 
 
 def _describe(info: inspect.Type, path: str, inside: tuple[type, ...]) -> Schema:
@@ -73,7 +75,10 @@ def _describe(info: inspect.Type, path: str, inside: tuple[type, ...]) -> Schema
     if isinstance(info, inspect.LiteralType):
         return {"enum": list(info.values)}
     if isinstance(info, inspect.DictType):
-        return {"type": "object", "additionalProperties": _describe(info.value_type, path, inside)}
+        schema = {"type": "object", "additionalProperties": _describe(info.value_type, path, inside)}
+        if not isinstance(info.key_type, inspect.StrType):
+            schema["propertyNames"] = _describe(info.key_type, path, inside)
+        return schema
     if isinstance(info, inspect.TupleType):
         return {"type": "array", "prefixItems": [_describe(item, path, inside) for item in info.item_types]}
     if isinstance(info, inspect.CollectionType):
@@ -93,6 +98,11 @@ def _describe_struct(info: inspect.StructType, path: str, inside: tuple[type, ..
         raise DefinitionError(
             f"{path} holds {info.cls.__name__} inside itself, which a schema of finite depth cannot say.",
             remedy="Refer to the inner record by its key.",
+        )
+    if info.array_like or info.tag is not None or info.forbid_unknown_fields:
+        raise DefinitionError(
+            f"{path} is a record with array_like, tag or forbid_unknown_fields, which its schema cannot say.",
+            remedy=f"Leave these options of {info.cls.__name__} out.",
         )
     properties = {}
     for field in info.fields:
@@ -121,7 +131,8 @@ def _type(schema: Schema, name: str) -> Any:
         return _struct(schema, schema.get("title", name))
     if kind == "object":
         values = schema.get("additionalProperties")
-        return dict[str, _type(values, name)] if isinstance(values, dict) else dict[str, Any]  # type: ignore[misc]
+        keys = _type(schema["propertyNames"], name) if "propertyNames" in schema else str
+        return dict[keys, _type(values, name) if isinstance(values, dict) else Any]  # type: ignore[misc, valid-type]
     if kind == "array":
         if "prefixItems" in schema:
             return tuple[tuple(_type(item, name) for item in schema["prefixItems"])]  # type: ignore[misc]
@@ -186,7 +197,11 @@ def _compare(old: Schema, new: Schema, path: str) -> list[str]:
             [] if len(old["prefixItems"]) == len(new["prefixItems"]) else [f"{where} changes its length"]
         )
     if old.get("type") == "object":
-        return _compare(old.get("additionalProperties", {}), new.get("additionalProperties", {}), f"{path}{{}}")
+        before, after = (schema.get("propertyNames", {"type": "string"}) for schema in (old, new))
+        return [
+            *(text.replace(where, f"the key of {where}", 1) for text in _compare(before, after, path)),
+            *_compare(old.get("additionalProperties", {}), new.get("additionalProperties", {}), f"{path}{{}}"),
+        ]
     return []
 
 

@@ -20,6 +20,7 @@ from headrace.log.stream import (
     DEFAULT_RETENTION,
     OWN_PREFIX,
     Stream,
+    check_name,
 )
 from headrace.metrics import Metrics
 from headrace.settings import Settings
@@ -69,6 +70,7 @@ class App:
         that holds the event time. Records are kept for seven days, those of a compacted stream for ever,
         unless `retention` says otherwise.
         """
+        check_name(name)
         if name in self.streams:
             raise DefinitionError(
                 f"Stream {name!r} is declared twice: here and at {self.streams[name].declared_at}.",

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
+from math import isfinite
 from typing import Any, Generic, TypeVar, dataclass_transform
 
 import msgspec
@@ -56,6 +57,7 @@ class Codec(Generic[R]):
         self._encode = msgspec.json.Encoder().encode
         self._decode: Callable[[Any], R] = msgspec.json.Decoder(record_type).decode
         self._zones = None if self.is_bytes else _zone_check(inspect.type_info(record_type), "")
+        self._hides_nan = _may_be_null(self.schema)
         self.key = self._key_function(key)
 
     def encode(self, record: R) -> bytes:
@@ -77,6 +79,8 @@ class Codec(Generic[R]):
             raise _explain(RecordError, self.name, error) from None
         if self._zones is not None:
             self._zones(again, RecordError, self.name)
+        if self._hides_nan and b"null" in data:
+            _refuse_nan(msgspec.to_builtins(record, enc_hook=str), "", self.name)
         return data
 
     def decode(self, data: bytes | str) -> R:
@@ -125,7 +129,9 @@ def _key_text(value: object, name: str) -> str:
         return "true" if value else "false"
     if isinstance(value, str | int | Decimal):
         return str(value)
-    if isinstance(value, datetime | date):
+    if isinstance(value, datetime):
+        value = value.astimezone(UTC)  # the same moment is the same key
+    if isinstance(value, date):
         return msgspec.to_builtins(value)  # type: ignore[no-any-return]
     raise RecordError(
         f"Field {name!r} is the key and is {value!r}.",
@@ -134,7 +140,7 @@ def _key_text(value: object, name: str) -> str:
     )
 
 
-_PATH = re.compile(r" - at `(?:key in )?\$?(.*)`$")
+_PATH = re.compile(r" - at (?:`key` in )?`\$?(.*)`$")
 
 
 def _explain(kind: type[RecordError], name: str, error: Exception) -> RecordError:
@@ -157,6 +163,35 @@ def _explain(kind: type[RecordError], name: str, error: Exception) -> RecordErro
         reason = f"does not fit: {reason[0].lower()}{reason[1:]}" if reason else "does not fit"
     where = f"field {path!r}" if path else "the value"
     return kind(f"{name}: {where} {reason}.", field=path, reason=reason)
+
+
+def _may_be_null(schema: Any) -> bool:
+    """Whether a NaN, which JSON writes as null, could be read back as None somewhere in such a value."""
+    if isinstance(schema, list):
+        return any(_may_be_null(each) for each in schema)
+    if not isinstance(schema, dict):
+        return False
+    options = [option.get("type") for option in schema.get("anyOf", ())]
+    if schema == {} or ("null" in options and "number" in options):
+        return True
+    inner = {name: part for name, part in schema.items() if name != "default"}
+    return any(_may_be_null(part) for part in [*schema.get("properties", {}).values(), *inner.values()])
+
+
+def _refuse_nan(value: Any, path: str, name: str) -> None:
+    if isinstance(value, float) and not isfinite(value):
+        raise RecordError(
+            f"{name}: field {path!r} is {value}, which JSON cannot carry.",
+            remedy="Send None, or leave the record out.",
+            field=path,
+            reason=f"is {value}",
+        )
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _refuse_nan(inner, f"{path}.{key}" if path else str(key), name)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            _refuse_nan(inner, f"{path}[{number}]", name)
 
 
 _Refuse = Callable[[Any, type[RecordError], str], None]

@@ -196,13 +196,14 @@ def _read_site(name: str, body: dict[str, Any], root: Path) -> SiteSettings:
         file = root / str(own["properties"])
         try:
             client = Options({**read_properties(file.read_text(encoding="utf-8")), **client})
-        except OSError as error:
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
             raise SettingsError(
-                f"{file}, named by {where}.properties, cannot be read: {error.strerror}.",
+                f"{file}, named by {where}.properties, cannot be read: {reason}.",
                 remedy="Correct the path.",
             ) from None
     brokers = own.get("brokers", 1)
-    if brokers not in (1, 3) or isinstance(brokers, bool):
+    if type(brokers) is not int or brokers not in (1, 3):
         raise SettingsError(
             f"{where}.brokers is {brokers!r}; an embedded site has 1 broker or 3.", remedy="Write 1 or 3."
         )
@@ -241,6 +242,8 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
         name = f"{prefix}{key}"
         if isinstance(value, dict):
             flat.update(_flatten(value, f"{name}."))
+        elif isinstance(value, list):
+            flat[name] = ",".join(str(item) for item in value)  # as Kafka writes lists
         else:
             flat[name] = str(value).lower() if isinstance(value, bool) else str(value)
     return flat
@@ -284,8 +287,8 @@ def read_properties(text: str) -> Options:
         line = line.strip()
         if not line or line[0] in "#!":
             continue
-        name, _, value = line.partition("=") if "=" in line else line.partition(":")
-        options[name.strip()] = value.strip()
+        name, *value = re.split(r"\s*[=:]\s*|\s+", line, maxsplit=1)
+        options[name] = "".join(value)
     jaas = options.pop("sasl.jaas.config", "")
     for part, value in _JAAS_LOGIN.findall(jaas):
         options.setdefault(f"sasl.{part}", re.sub(r"\\(.)", r"\1", value))

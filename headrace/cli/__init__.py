@@ -22,6 +22,12 @@ cli = typer.Typer(
 )
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"headrace {headrace.__version__}")
+        raise typer.Exit
+
+
 @cli.callback()
 def options(
     context: typer.Context,
@@ -31,12 +37,11 @@ def options(
     site_name: Annotated[
         str | None, typer.Option("--site", help="The site; else the project's own choice.")
     ] = None,
-    version: Annotated[bool, typer.Option("--version", help="Show the version.", is_eager=True)] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_show_version)
+    ] = False,
 ) -> None:
     """Options that come before every command."""
-    if version:
-        typer.echo(f"headrace {headrace.__version__}")
-        raise typer.Exit
     context.obj = Context(folder, site_name)
 
 

@@ -14,12 +14,12 @@ class Context:
     """The options before the command, resolved when a command asks."""
 
     def __init__(self, folder: Path | None, site_name: str | None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._site_name = site_name
 
     @cached_property
     def settings(self) -> Settings:
-        return settings.load(self._folder)
+        return settings.load(self.folder)
 
     @cached_property
     def site(self) -> Site:

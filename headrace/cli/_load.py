@@ -30,16 +30,23 @@ def load_app(path: Path) -> App:
         spec.loader.exec_module(module)
     except HeadraceError:
         raise
-    except Exception as error:
-        frames = traceback.extract_tb(error.__traceback__)
-        line = error.lineno if isinstance(error, SyntaxError) else frames[-1].lineno if frames else 0
-        where = error.filename if isinstance(error, SyntaxError) else frames[-1].filename if frames else file
-        raise DefinitionError(
-            f"{file} cannot be loaded: {type(error).__name__}: {error} ({where}:{line}).",
-            remedy="Correct that line.",
-        ) from error
+    except (Exception, SystemExit) as error:
+        raise _explain(file, error) from error
     apps = {id(value): value for value in vars(module).values() if isinstance(value, App)}
     if len(apps) != 1:
         found = "no App" if not apps else f"{len(apps)} Apps ({', '.join(app.name for app in apps.values())})"
         raise DefinitionError(f"{file} holds {found}.", remedy='Declare one: app = hr.App("name")')
     return next(iter(apps.values()))
+
+
+def _explain(file: Path, error: BaseException) -> DefinitionError:
+    """Say what a user's file raised, and the last line of the user's own that led there."""
+    if isinstance(error, SyntaxError):
+        where, text = f"{error.filename}:{error.lineno}", error.msg
+    else:
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if Path(frame.filename).resolve().is_relative_to(file.parent.resolve())]
+        where, text = f"{own[-1].filename}:{own[-1].lineno}" if own else str(file), str(error)
+    return DefinitionError(
+        f"{file} cannot be loaded: {type(error).__name__}: {text} ({where}).", remedy="Correct that line."
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
@@ -11,6 +12,10 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+
+from headrace.errors import HeadraceError
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 class Format(StrEnum):
@@ -29,6 +34,30 @@ def say(text: str = "") -> None:
 def tell(text: str) -> None:
     """A line about what is going on, on standard error."""
     typer.echo(text, err=True)
+
+
+def confirm(question: str) -> None:
+    """Ask before something is lost; anything but a yes ends the command."""
+    # Not typer's own, which writes a part of its question to standard output.
+    typer.echo(f"{question} [y/N] ", err=True, nl=False)
+    typed = sys.stdin.readline()
+    if not typed.endswith("\n"):  # nobody there to answer
+        tell("")
+    if typed.strip().lower() not in ("y", "yes"):
+        raise HeadraceError("Nothing was done.", remedy="Answer y, or give --yes.")
+
+
+def say_count(count: int, noun: str) -> str:
+    """A number with its noun: "1 record", "2,000 records"."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def readable(value: bytes | None) -> str:
+    """Bytes as text on one line; what is not text, or would move the cursor, is escaped."""
+    if value is None:
+        return "-"
+    text = value.decode(errors="backslashreplace")
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def show_json(value: Any) -> None:

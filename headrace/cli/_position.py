@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 
 from headrace.clock import SystemClock
 from headrace.errors import SettingsError
 from headrace.units import duration
 
+_EPOCH = datetime.fromtimestamp(0, UTC)
 HELP = 'earliest, latest, an offset, -N for the last N of each partition, a time, or an age such as "10 minutes".'
 
 
@@ -20,13 +21,16 @@ def read_position(text: str) -> str | int | datetime:
     except ValueError:
         pass
     try:
-        return SystemClock().now() - duration(text)
+        age = duration(text)
     except ValueError:
         pass
+    else:
+        now = SystemClock().now()
+        return now - min(age, now - _EPOCH)
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
         raise SettingsError(f"{text!r} is not a position.", remedy=f"Give {HELP}") from None
     if at.tzinfo is None:
         raise SettingsError(f"{text!r} has no zone.", remedy="Write, for instance, 2026-01-31T12:00:00Z.")
-    return at
+    return max(at, _EPOCH)  # to Kafka, a time before is not a time

@@ -7,7 +7,17 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli._context import Context
-from headrace.cli._output import Format, Output, say, show_fields, show_json, show_rows
+from headrace.cli._output import (
+    Format,
+    Output,
+    confirm,
+    readable,
+    say,
+    say_count,
+    show_fields,
+    show_json,
+    show_rows,
+)
 from headrace.log.deadletter import DeadLetter, DeadLetterBox, Filter
 from headrace.log.stream import DEAD_LETTER_SUFFIX
 
@@ -49,8 +59,7 @@ def list_letters(
             rows = [(count["stream"], count["letters"]) for count in counts if count["letters"]]
             show_rows(["STREAM", "LETTERS"], rows, right=["LETTERS"])
         return
-    site.admin().must_exist(name)
-    _show(list(DeadLetterBox(site, name).letters(which)), output, name)
+    _show(list(_box(context, name).letters(which)), output, name)
 
 
 @commands.command()
@@ -61,7 +70,7 @@ def show(
     output: Output = Format.TEXT,
 ) -> None:
     """Show one dead letter with its bytes and headers."""
-    letter = DeadLetterBox(context.ensure_object(Context).site, name).letter(id)
+    letter = _box(context, name).letter(id)
     if output is Format.JSON:
         show_json(_as_json(letter))
         return
@@ -73,9 +82,9 @@ def show(
             "reason": f"{letter.kind}: {letter.message}",
             "attempts": letter.attempts,
             "time": letter.at,
-            "key": _text(letter.key),
-            **{f"header {header}": _text(value) for header, value in letter.headers},
-            "value": _text(letter.value),
+            "key": readable(letter.key),
+            **{f"header {header}": readable(value) for header, value in letter.headers},
+            "value": readable(letter.value),
         }
     )
 
@@ -93,7 +102,7 @@ def replay(
     output: Output = Format.TEXT,
 ) -> None:
     """Send dead letters to their stream again, for the element they failed in."""
-    box = DeadLetterBox(context.ensure_object(Context).site, name)
+    box = _box(context, name)
     which = Filter(element=element, kind=kind, contains=contains, key=key, ids=tuple(ids or ()))
     if dry_run:
         _show(list(box.letters(which)), output, name)
@@ -115,15 +124,21 @@ def drop(
     output: Output = Format.TEXT,
 ) -> None:
     """Declare dead letters done without sending them again."""
-    box = DeadLetterBox(context.ensure_object(Context).site, name)
+    box = _box(context, name)
     which = Filter(element=element, kind=kind, contains=contains, key=key, ids=tuple(ids or ()))
     letters = list(box.letters(which))
     if dry_run:
         _show(letters, output, name)
         return
     if letters and not yes:
-        typer.confirm(f"Drop {len(letters):,} dead letters of {name}?", abort=True)
+        confirm(f"Drop {say_count(len(letters), 'dead letter')} of {name}?")
     _tell_count(box.drop(which), "dropped", output)
+
+
+def _box(context: typer.Context, name: str) -> DeadLetterBox:
+    site = context.ensure_object(Context).site
+    site.admin().must_exist(name)
+    return DeadLetterBox(site, name)
 
 
 def _show(letters: list[DeadLetter], output: Format, name: str) -> None:
@@ -134,7 +149,7 @@ def _show(letters: list[DeadLetter], output: Format, name: str) -> None:
     else:
         show_rows(
             ["ID", "FROM", "ELEMENT", "KEY", "REASON"],
-            [(each.id, _place(each), each.element, _text(each.key), each.message) for each in letters],
+            [(each.id, _place(each), each.element, readable(each.key), each.message) for each in letters],
         )
 
 
@@ -142,20 +157,20 @@ def _tell_count(count: int, action: str, output: Format) -> None:
     if output is Format.JSON:
         show_json({action: count})
     else:
-        say(f"{count:,} dead letter{'' if count == 1 else 's'} {action}.")
+        say(f"{say_count(count, 'dead letter')} {action}.")
 
 
 def _place(letter: DeadLetter) -> str:
     return f"{letter.stream}/{letter.partition}/{letter.offset}" if letter.offset is not None else letter.stream
 
 
-def _text(value: bytes | None) -> str:
-    return "-" if value is None else value.decode(errors="backslashreplace")
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode(errors="backslashreplace")
 
 
 def _as_json(letter: DeadLetter) -> dict[str, Any]:
     fields = {name: getattr(letter, name) for name in letter.__struct_fields__}
     fields["headers"] = {name: _text(value) for name, value in letter.headers}
-    fields["key"] = None if letter.key is None else _text(letter.key)
-    fields["text"] = None if letter.value is None else _text(letter.value)
+    fields["key"] = _text(letter.key)
+    fields["text"] = _text(letter.value)
     return fields

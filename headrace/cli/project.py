@@ -6,6 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from headrace.app import App
@@ -18,6 +19,7 @@ from headrace.units import say_bytes, say_duration
 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The project's name, and its folder's.")],
+    output: Output = Format.TEXT,
 ) -> None:
     """Write a small project that runs as it is."""
     folder = Path(name)
@@ -27,13 +29,29 @@ def new(
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SettingsError(f"{folder} exists already and is not empty.", remedy="Choose another name.")
-    folder.mkdir(parents=True, exist_ok=True)
-    for template in sorted(files("headrace.cli").joinpath("template").iterdir(), key=lambda each: each.name):
-        target = folder / template.name.removesuffix(".txt").replace("__", "/")
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(template.read_text(encoding="utf-8").replace("{{name}}", folder.name), encoding="utf-8")
+    try:
+        written = _write_template(folder)
+    except OSError as error:
+        raise SettingsError(
+            f"{folder} cannot be written: {error.strerror}.", remedy="Choose another place."
+        ) from None
+    if output is Format.JSON:
+        show_json({"folder": str(folder), "files": written})
+        return
     say(f"Wrote {folder}. Next:\n\n  cd {folder}\n  headrace up --detach\n  python generate.py\n")
     say("and in another terminal:\n\n  headrace consume purchases --follow")
+
+
+def _write_template(folder: Path) -> list[str]:
+    folder.mkdir(parents=True, exist_ok=True)
+    written = []
+    for template in sorted(files("headrace.cli").joinpath("template").iterdir(), key=lambda each: each.name):
+        name = template.name.removesuffix(".txt").replace("__", "/")
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(template.read_text(encoding="utf-8").replace("{{name}}", folder.name), encoding="utf-8")
+        written.append(name)
+    return written
 
 
 def describe(
@@ -64,11 +82,10 @@ def describe(
 
 
 def _fields(stream: Stream[Any]) -> list[tuple[str, str]]:
-    hints = getattr(stream.record_type, "__annotations__", {})
-    return [
-        (name, kind if isinstance(kind, str) else getattr(kind, "__name__", str(kind)))
-        for name, kind in hints.items()
-    ]
+    if stream.codec.is_bytes:
+        return []
+    fields = msgspec.structs.fields(stream.record_type)
+    return [(each.name, each.type.__name__ if isinstance(each.type, type) else str(each.type)) for each in fields]
 
 
 def _as_json(app: App) -> dict[str, Any]:

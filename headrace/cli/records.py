@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from headrace.cli._context import Context
-from headrace.cli._output import Format, Output, say, show_json, tell
+from headrace.cli._output import Format, Output, readable, say, say_count, show_json, tell
 from headrace.cli._position import HELP, read_position
 from headrace.errors import NotFoundError, RecordError, SettingsError
 from headrace.log.admin import Admin
@@ -37,7 +38,8 @@ def produce(
 ) -> None:
     """Write JSON lines to a stream, each checked against its schema; bad lines are told and not sent."""
     site = context.ensure_object(Context).site
-    stream = site.admin().stream(name)
+    # A stream's schema does not say how large its records may be; the log does.
+    stream = replace(site.admin().stream(name), max_bytes=site.admin().describe(name).max_bytes)
     letters = site.dead_letters("produce") if dead_letters else None
     sent = bad = 0
     started = time.monotonic()
@@ -70,13 +72,13 @@ def produce(
                 progress.update(task, completed=sent, rate=_rate(sent, started))
     seconds = time.monotonic() - started
     if bad > _SHOWN:
-        tell(f"… and {bad - _SHOWN:,} more bad lines")
+        tell(f"… and {say_count(bad - _SHOWN, 'more bad line')}")
     if output is Format.JSON:
         show_json({"stream": name, "sent": sent, "bad": bad, "seconds": round(seconds, 3)})
     else:
         where = "in the dead letters" if letters is not None else "not sent"
-        refused = f" {bad:,} bad lines are {where}." if bad else ""
-        say(f"Wrote {sent:,} records to {name} in {seconds:.1f} s ({_rate(sent, started)}/s).{refused}")
+        refused = f" {say_count(bad, 'bad line')} {'is' if bad == 1 else 'are'} {where}." if bad else ""
+        say(f"Wrote {say_count(sent, 'record')} to {name} in {seconds:.1f} s ({_rate(sent, started)}/s).{refused}")
     if bad and letters is None:
         raise typer.Exit(RecordError.exit_code)
 
@@ -94,6 +96,11 @@ def consume(
     """Read records from a stream: up to its present end, or on and on with --follow."""
     site = context.ensure_object(Context).site
     stream = site.admin().stream(name)
+    partitions = site.admin().partition_counts()[name]
+    if partition is not None and partition not in range(partitions):
+        raise NotFoundError(
+            f"Stream {name!r} has no partition {partition}.", remedy=f"Name one from 0 to {partitions - 1}."
+        )
     position = _start(site.admin(), name, start)
     shown = 0
     with site.consumer(stream, start=position, until=None if follow else "end") as messages:
@@ -136,9 +143,9 @@ def _show(message: Message[Any], output: Format) -> None:
             }
         )
         return
-    text = "(tombstone)" if value is None else value.decode(errors="backslashreplace")
+    text = "(tombstone)" if value is None else readable(value)
     place = f"{message.partition}/{message.offset}"
-    say(f"{place:<10} {message.time:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + f"Z  {message.key or '-'}  {text}")
+    say(f"{place:<10} {message.time:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + f"Z  {readable(message.key_bytes)}  {text}")
 
 
 def _json_value(value: bytes | None) -> Any:
@@ -146,9 +153,10 @@ def _json_value(value: bytes | None) -> Any:
         return None
     try:
         msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return value.decode(errors="backslashreplace")
-    return msgspec.Raw(value)
+    # As it is, but for line breaks: a record is one line.
+    return msgspec.Raw(msgspec.json.format(value, indent=-1) if b"\n" in value else value)
 
 
 class _open:

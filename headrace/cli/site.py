@@ -9,7 +9,7 @@ import typer
 
 from headrace.cli._context import Context
 from headrace.cli._output import Format, Output, say, show_json, show_rows, tell
-from headrace.errors import HeadraceError, SubstrateError
+from headrace.errors import SubstrateError
 from headrace.substrate import site as sites
 from headrace.substrate.supervisor import Event
 from headrace.units import say_bytes
@@ -96,13 +96,9 @@ def status(context: typer.Context, output: Output = Format.TEXT) -> None:
 
 def doctor(context: typer.Context, output: Output = Format.TEXT) -> None:
     """Look for what is missing or wrong, and say what to do about it."""
-    from headrace.substrate.doctor import Finding
     from headrace.substrate.doctor import doctor as examine
 
-    try:
-        findings = examine(context.ensure_object(Context).settings)
-    except HeadraceError as error:  # the settings themselves are wrong
-        findings = [Finding("bad", error.message, error.remedy)]
+    findings = examine(context.ensure_object(Context).folder)
     if output is Format.JSON:
         show_json([asdict(finding) for finding in findings])
     else:

@@ -10,7 +10,7 @@ import typer
 
 from headrace.cli._context import Context
 from headrace.cli._load import load_app
-from headrace.cli._output import Format, Output, say, show_fields, show_json, show_rows
+from headrace.cli._output import Format, Output, confirm, say, say_count, show_fields, show_json, show_rows
 from headrace.errors import NotFoundError, SettingsError
 from headrace.log.stream import DEFAULT_MAX_BYTES, DEFAULT_PARTITIONS, DEFAULT_RETENTION, Stream
 from headrace.units import duration, say_bytes, say_duration, size_bytes
@@ -71,6 +71,7 @@ def create(
     retention: Retention = None,
     max_bytes: MaxBytes = None,
     compact: Compact = None,
+    output: Output = Format.TEXT,
 ) -> None:
     """Create a stream of bytes, or with --app the typed streams of an app."""
     admin = context.ensure_object(Context).site.admin()
@@ -82,10 +83,11 @@ def create(
             )
         wanted = [declared[name]] if name is not None else list(declared.values())
         admin.ensure(*wanted)
-        say(f"Created or brought up to date: {', '.join(stream.name for stream in wanted)}.")
+        names = [stream.name for stream in wanted]
+        _answer(output, {"created": names}, f"Created or brought up to date: {', '.join(names) or 'nothing'}.")
         return
     if name is None:
-        raise SettingsError("Which stream?", remedy="Name one, or an app with --app.")
+        raise SettingsError("No stream is named.", remedy="Name one, or an app with --app.")
     kept = _read_retention(retention)
     stream = Stream(
         name,
@@ -96,7 +98,7 @@ def create(
         max_bytes=_read_size(max_bytes) or DEFAULT_MAX_BYTES,
     )
     admin.create(stream)
-    say(f"Created {name} with {stream.partitions} partitions.")
+    _answer(output, {"created": [name]}, f"Created {name} with {say_count(stream.partitions, 'partition')}.")
 
 
 @commands.command()
@@ -125,7 +127,7 @@ def describe(context: typer.Context, name: Name, output: Output = Format.TEXT) -
         }
     )
     say()
-    # A partition with more than twice its even share is hot: one key, or few, carry the load.
+    # A partition with twice its even share is hot: one key, or few, carry the load.
     hot = 2 / len(state.partitions)
     show_rows(
         ["PARTITION", "FIRST", "END", "RECORDS", "BYTES", "SHARE", "LEADER", "IN SYNC", ""],
@@ -139,7 +141,7 @@ def describe(context: typer.Context, name: Name, output: Output = Format.TEXT) -
                 f"{each.share:.0%}",
                 each.leader,
                 ",".join(map(str, each.in_sync)),
-                "hot" if each.share > hot and len(state.partitions) > 1 else "",
+                "hot" if each.share >= hot and len(state.partitions) > 1 else "",
             )
             for each in state.partitions
         ],
@@ -155,6 +157,7 @@ def alter(
     retention: Retention = None,
     max_bytes: MaxBytes = None,
     compact: Compact = None,
+    output: Output = Format.TEXT,
 ) -> None:
     """Change a stream's policy."""
     if partitions is None and retention is None and max_bytes is None and compact is None:
@@ -168,7 +171,7 @@ def alter(
         max_bytes=_read_size(max_bytes),
         compact=compact,
     )
-    say(f"Changed {name}.")
+    _answer(output, {"changed": name}, f"Changed {name}.")
 
 
 @commands.command()
@@ -176,14 +179,22 @@ def delete(
     context: typer.Context,
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    output: Output = Format.TEXT,
 ) -> None:
     """Delete a stream with all its records."""
     admin = context.ensure_object(Context).site.admin()
     records = admin.describe(name).records
     if not yes:
-        typer.confirm(f"Delete {name} with its {records:,} records?", abort=True)
+        confirm(f"Delete {name} with its {say_count(records, 'record')}?")
     admin.delete(name)
-    say(f"Deleted {name}.")
+    _answer(output, {"deleted": name, "records": records}, f"Deleted {name}.")
+
+
+def _answer(output: Format, value: dict[str, object], text: str) -> None:
+    if output is Format.JSON:
+        show_json(value)
+    else:
+        say(text)
 
 
 def _read_retention(text: str | None) -> timedelta | None:

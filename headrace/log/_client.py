@@ -41,7 +41,7 @@ _ACCESS = {
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._AUTHENTICATION,
 }
-_MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC, KafkaError._UNKNOWN_PARTITION}
+_MISSING = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
 
 
 def options(site: SiteSettings, **extra: Any) -> dict[str, Any]:
@@ -77,6 +77,8 @@ def translate(error: Exception, what: str, *, address: str = "") -> HeadraceErro
     code, text = cause.code(), cause.str().rstrip(".")
     if code in _ACCESS:
         return AccessError(f"{what}: the log refuses access ({text}).", remedy="Check the user and its rights.")
+    if code == KafkaError._UNKNOWN_PARTITION:
+        return NotFoundError(f"{what} has no such partition.", remedy="See how many: headrace stream describe")
     if code in _MISSING:
         return NotFoundError(f"{what} does not exist.", remedy="See what there is with: headrace stream list")
     if code == KafkaError.MSG_SIZE_TOO_LARGE:

@@ -29,16 +29,17 @@ class Ack(msgspec.Struct, gc=False, eq=False):
     partition: int = -1
     offset: int = -1
     _error: HeadraceError | None = None
-    _future: Waiter | None = None
+    _waiters: tuple[Waiter, ...] = ()
     _observed: bool = False
     _sent_s: float = 0.0
+    _answered: bool = False
 
     def __repr__(self) -> str:
-        state = f"at {self.partition}/{self.offset}" if self.offset >= 0 else str(self._error or "pending")
-        return f"<Ack of {self.stream!r}: {state}>"
+        state = f"at {self.partition}/{self.offset}" if self._answered else "pending"
+        return f"<Ack of {self.stream!r}: {self._error or state}>"
 
     def done(self) -> bool:
-        return self.offset >= 0 or self._error is not None
+        return self._answered
 
     def result(self, timeout_s: float | None = None) -> Ack:
         """Block until the log has answered; not for use inside an event loop."""
@@ -50,7 +51,7 @@ class Ack(msgspec.Struct, gc=False, eq=False):
         if not self.done():
             loop = asyncio.get_running_loop()
             future: asyncio.Future[None] = loop.create_future()
-            self._future = (loop, future)
+            self._waiters = (*self._waiters, (loop, future))
             # The answer may have come before the line above: then nobody else resolves the future.
             if self.done() and not future.done():
                 future.set_result(None)
@@ -76,8 +77,9 @@ class Ack(msgspec.Struct, gc=False, eq=False):
                 self._producer._latency.record(time.perf_counter() - self._sent_s)
         else:
             self._producer._fail(self, error)
-        if self._future is not None:
-            self._producer._resolved.append(self._future)
+        self._answered = True  # last, because others look at it
+        if self._waiters:
+            self._producer._resolved.extend(self._waiters)
 
 
 def resolve(resolved: list[Waiter]) -> None:

@@ -138,14 +138,13 @@ class Admin:
         if partitions is not None:
             _check_partition_change(name, len(state.partitions), partitions, compact=state.compact)
         changes: dict[str, str] = {}
+        compacted = state.compact if compact is None else compact
         if retention is not None:
-            changes.update(
-                _retention(None if retention == _FOREVER else retention, compact=compact or state.compact)
-            )
+            changes.update(_retention(None if retention == _FOREVER else retention, compact=compacted))
+        elif compact is not None:
+            changes["cleanup.policy"] = "compact" if compact else "delete"
         if max_bytes is not None:
             changes["max.message.bytes"] = str(_message_bytes(max_bytes))
-        if compact is not None:
-            changes["cleanup.policy"] = "compact" if compact else "delete"
         if changes:
             self._alter({name: changes})
         if partitions is not None and partitions > len(state.partitions):

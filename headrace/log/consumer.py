@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -37,6 +38,7 @@ Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
 Delivery = Literal["at_least_once", "at_most_once"]
 
 _SLICE_S = 0.25  # how long a wait may keep Ctrl-C waiting
+_BATCH = 500
 _END = -1
 
 
@@ -73,7 +75,11 @@ class Consumer(Generic[R]):
         self._lost_records = lost_records
         self._ends: dict[tuple[str, int], int] | None = None if until is None else {}
         self._done: dict[tuple[str, int], int] = {}
-        self._in_hand: Message[R] | None = None
+        self._positions: dict[tuple[str, int], int] = {}
+        self._partitions: list[TopicPartition] = []
+        self._ready: deque[Message[R]] = deque()  # fetched and not handed out yet
+        self._pending: Sequence[Message[R]] = ()  # handed out by `batch`
+        self._in_hand: Message[R] | None = None  # handed out by iteration
         self._problem: Exception | None = None
         self._down_since: float | None = None
         self._executor: ThreadPoolExecutor | None = None
@@ -107,12 +113,13 @@ class Consumer(Generic[R]):
     def __iter__(self) -> Iterator[Message[R]]:
         """Messages as they come; ends only with `until`."""
         while not self._finished():
-            messages = self.batch(timeout=_SLICE_S)
-            self._pending = ()  # one by one instead
-            for message in messages:
-                self._in_hand = message
+            if not self._ready:
+                self._fetch(_BATCH, _SLICE_S)
+            while self._ready:
+                self._in_hand = message = self._ready.popleft()
                 yield message
-                self._handled(message)
+                if self._in_hand is message:
+                    self._handled(message)
 
     async def __aiter__(self) -> AsyncIterator[Message[R]]:
         """The same in an event loop; waiting happens in a thread of its own."""
@@ -120,44 +127,39 @@ class Consumer(Generic[R]):
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, thread_name_prefix="headrace-consumer")
         while not self._finished():
-            messages = await loop.run_in_executor(self._executor, lambda: self.batch(timeout=_SLICE_S))
-            self._pending = ()
-            for message in messages:
-                self._in_hand = message
+            if not self._ready:
+                await loop.run_in_executor(self._executor, self._fetch, _BATCH, _SLICE_S)
+            while self._ready:
+                self._in_hand = message = self._ready.popleft()
                 yield message
-                self._handled(message)
+                if self._in_hand is message:
+                    self._handled(message)
 
-    def batch(self, max_records: int = 500, *, timeout: str | timedelta | float = "1 second") -> list[Message[R]]:
+    def batch(
+        self, max_records: int = _BATCH, *, timeout: str | timedelta | float = "1 second"
+    ) -> list[Message[R]]:
         """Up to so many messages as soon as there are any; none if none came in time.
 
         Calling it again says that the batch before has been handled.
         """
-        self._settle()
         seconds = timeout if isinstance(timeout, int | float) else duration(timeout).total_seconds()
-        deadline = time.monotonic() + seconds
-        while True:
-            if self._closed:
-                raise RunningError("The consumer is closed.", remedy="Open another one.")
-            raw = self._poll(max(0.0, min(_SLICE_S, deadline - time.monotonic())), max_records)
-            if self._problem is not None:
-                raise self._problem
-            messages = self._accept(raw)
-            if messages or self._finished() or time.monotonic() >= deadline:
-                break
-        if messages and self._delivery == "at_most_once" and self.group is not None:
-            self._commit(_next_offsets(messages))
-        elif messages:
-            self._pending = messages
+        self._fetch(max_records, seconds)
+        messages = [self._ready.popleft() for _ in range(min(max_records, len(self._ready)))]
+        self._pending = messages
         return messages
 
     def seek(self, start: Start) -> None:
         """Go to another position in every partition this consumer has; what comes next starts there."""
         _check_choices(list(self._streams.values()), start, None, self._delivery, self.group)
         self._settle()
+        self._ready.clear()
         self._start = start
-        positions = self._positions(self._kafka.assignment())
+        assigned = self._kafka.assignment()
+        self._set_ends(assigned)
+        positions = self._starts(assigned)
         for position in positions:
             self._call("seek", self._kafka.seek, position)
+            self._positions[(position.topic, position.partition)] = position.offset
             self._done.pop((position.topic, position.partition), None)
         if self.group is not None:
             self._store(positions)  # else the old position would be committed again later
@@ -165,14 +167,17 @@ class Consumer(Generic[R]):
 
     def positions(self) -> dict[tuple[str, int], int]:
         """The next offset of each partition, by stream and partition."""
-        return {(p.topic, p.partition): p.offset for p in self._kafka.position(self._kafka.assignment())}
+        in_hand = (self._in_hand,) if self._in_hand is not None else ()
+        handed_out = {(m.stream, m.partition): m.offset + 1 for m in (*self._pending, *in_hand)}
+        return {
+            place: offset for place, offset in (self._positions | handed_out).items() if place in self._positions
+        }
 
     def commit(self) -> None:
         """Commit what has been handled so far and wait for the log's word."""
         if self.group is not None and self._delivery == "at_least_once":
-            done = self._take_done()
-            self._store(done)
-            self._commit(done)
+            self._store(self._take_done())
+            self._commit()
 
     def close(self) -> None:
         """Commit what has been handled, leave the group, end. Closing again does nothing."""
@@ -181,6 +186,10 @@ class Consumer(Generic[R]):
         self._closed = True
         try:
             self.commit()
+            if self.group is not None and self._delivery == "at_most_once":
+                # They counted as done when they were fetched, but nobody has seen them.
+                unseen = {(m.stream, m.partition): m.offset for m in reversed(self._ready)}
+                self._commit([TopicPartition(*place, offset) for place, offset in unseen.items()])
         finally:
             self._kafka.close()
             if self._executor is not None:
@@ -193,9 +202,7 @@ class Consumer(Generic[R]):
         self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
         if kind is None:  # left with `break` or at the end, not by a failure: what was handed out is handled
-            for message in (*self._pending, *filter(None, [self._in_hand])):
-                self._handled(message)
-            self._pending = ()
+            self._settle()
         try:
             self.close()
         except LogError:
@@ -208,32 +215,64 @@ class Consumer(Generic[R]):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, tb: TracebackType | None
     ) -> None:
-        await asyncio.get_running_loop().run_in_executor(None, self.__exit__, kind, value, tb)
+        # In the thread that fetches, so that a fetch which was cancelled has ended before.
+        await asyncio.get_running_loop().run_in_executor(self._executor, self.__exit__, kind, value, tb)
 
     # Fetching and what counts as handled.
 
-    _pending: Sequence[Message[R]] = ()  # handed out by `batch`, handled when the next batch is asked for
+    def _fetch(self, max_records: int, timeout_s: float) -> None:
+        """Wait until there is something to hand out; what was handed out before is handled."""
+        if self._closed:
+            raise RunningError("The consumer is closed.", remedy="Open another one.")
+        self._settle()
+        deadline = time.monotonic() + timeout_s
+        while not self._ready:
+            raw = self._poll(max(0.0, min(_SLICE_S, deadline - time.monotonic())), max_records)
+            if self._problem is not None:
+                raise self._problem
+            messages = self._accept(raw)
+            if self.group is not None and self._delivery == "at_most_once":
+                for message in messages:
+                    self._handled(message)
+                self._commit(self._take_done())
+            self._ready.extend(messages)
+            if self._finished() or time.monotonic() >= deadline:
+                break
 
     def _poll(self, timeout_s: float, max_records: int) -> list[Any]:
         first = self._kafka.poll(timeout_s)
         if first is None:
             self._check_reachable()
             return []
+        self._down_since = None
         rest = self._kafka.consume(max_records - 1, 0) if max_records > 1 else []
         return [first, *rest]
 
     def _accept(self, raw: list[Any]) -> list[Message[R]]:
         messages: list[Message[R]] = []
         codecs = self._codecs
+        last: dict[tuple[str, int], Message[R]] | None = None  # made when the first record is skipped
         for kafka in raw:
             error = kafka.error()
             if error is not None:
                 self._handle_error(kafka, error)
                 continue
             message = Message(kafka, codecs[kafka.topic()])
-            if self._is_past_end(message) or (self.group is not None and not self._is_wanted(message)):
+            if self._is_past_end(message):
+                continue
+            if self.group is not None and not self._is_wanted(message):
+                # It is done when the one before it is, which has not even been handed out yet.
+                if last is None:
+                    last = {(each.stream, each.partition): each for each in messages}
+                before = last.get((message.stream, message.partition))
+                if before is None:
+                    self._handled(message)
+                else:
+                    before._next = message.offset + 1
                 continue
             messages.append(message)
+            if last is not None:
+                last[(message.stream, message.partition)] = message
         self._records_in.value += len(messages)
         return messages
 
@@ -241,15 +280,17 @@ class Consumer(Generic[R]):
         """False for what a group skips: a replay meant for another element, a record that does not decode."""
         for name, value in message._kafka.headers() or ():
             if name == REPLAY_HEADER and value != str(self.group).encode():
-                self._handled(message)
                 return False
         if self._bad_record is not None and not message.is_tombstone:
             try:
                 _ = message.record
             except DecodeError as error:
-                self._bad_record(message, error)
+                try:
+                    self._bad_record(message, error)
+                except Exception as failure:
+                    self._problem = failure  # going on would skip this record
+                    raise
                 self._bad_records.add()
-                self._handled(message)
                 return False
         return True
 
@@ -263,22 +304,26 @@ class Consumer(Generic[R]):
         return message.offset >= end
 
     def _finished(self) -> bool:
-        return self._ends is not None and all(end == _END for end in self._ends.values()) and not self._pending
+        return self._ends is not None and all(end == _END for end in self._ends.values()) and not self._ready
 
     def _handled(self, message: Message[R]) -> None:
         self._in_hand = None
         kafka = message._kafka
-        self._done[(kafka.topic(), kafka.partition())] = kafka.offset() + 1
+        self._done[(kafka.topic(), kafka.partition())] = message._next or kafka.offset() + 1
 
     def _settle(self) -> None:
         """What was handed out before is handled now: let librdkafka commit it in its own time."""
-        for message in self._pending:
+        in_hand = (self._in_hand,) if self._in_hand is not None else ()
+        for message in (*self._pending, *in_hand):
             self._handled(message)
         self._pending = ()
+        self._positions |= {place: done for place, done in self._done.items() if place in self._positions}
         if self.group is not None and self._delivery == "at_least_once" and self._done:
             self._store(self._take_done())
 
     def _store(self, positions: list[TopicPartition]) -> None:
+        if not positions:
+            return
         try:
             self._kafka.store_offsets(offsets=positions)
         except KafkaException as error:
@@ -289,20 +334,27 @@ class Consumer(Generic[R]):
         done, self._done = self._done, {}
         return [TopicPartition(stream, partition, offset) for (stream, partition), offset in done.items()]
 
-    def _commit(self, positions: list[TopicPartition]) -> None:
-        if positions:
+    def _commit(self, positions: list[TopicPartition] | None = None) -> None:
+        """Commit these positions, or all that are stored, and wait."""
+        if positions is None:
+            try:
+                self._call("commit", self._kafka.commit, asynchronous=False)
+            except LogError as error:
+                if getattr(error, "code", None) != KafkaError._NO_OFFSET:  # nothing new is stored
+                    raise
+        elif positions:
             self._call("commit", self._kafka.commit, offsets=positions, asynchronous=False)
 
     # Where to start.
 
     def _open(self) -> None:
         partitions = [TopicPartition(name, p) for name in self._streams for p in self._partitions_of(name)]
-        if self._ends is not None:
-            for each in partitions:
-                low, high = self._watermarks(each)
-                self._ends[(each.topic, each.partition)] = high if high > low else _END
+        self._partitions = partitions
+        self._set_ends(partitions)
         if self.group is None:
-            self._kafka.assign(self._positions(partitions))
+            positions = self._starts(partitions)
+            self._positions = {(p.topic, p.partition): p.offset for p in positions}
+            self._kafka.assign(positions)
         else:
             self._kafka.subscribe(
                 list(self._streams),
@@ -311,6 +363,13 @@ class Consumer(Generic[R]):
                 on_lost=self._on_lost,
             )
 
+    def _set_ends(self, partitions: list[TopicPartition]) -> None:
+        """Where a finite read ends: what is written from now on is not part of it."""
+        if self._ends is not None:
+            for each in partitions:
+                low, high = self._watermarks(each)
+                self._ends[(each.topic, each.partition)] = high if high > low else _END
+
     def _partitions_of(self, name: str) -> list[int]:
         what = f"Stream {name!r}"
         topics = self._call(what, self._kafka.list_topics, name, timeout=_client.REQUEST_TIMEOUT_S).topics
@@ -318,7 +377,7 @@ class Consumer(Generic[R]):
             raise _client.translate(topics[name].error, what)
         return list(topics[name].partitions)
 
-    def _positions(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+    def _starts(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Where `start` lies in each partition, as real offsets."""
         if isinstance(self._start, Mapping):
             chosen = self._start
@@ -349,38 +408,70 @@ class Consumer(Generic[R]):
         )
         return (found[0], found[1])
 
-    # The group's word: partitions come and go.
+    # The group's word: partitions come and go. Called back from within `poll` and `consume`, where the client
+    # must not be asked for metadata (`list_topics`): its binding would end the process at the next callback.
 
     def _on_assign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         try:
-            committed = self._call(
-                "committed offsets", kafka.committed, partitions, timeout=_client.REQUEST_TIMEOUT_S
-            )
+            committed = self._committed(partitions)
             known = [p for p in committed if p.offset >= 0]
-            fresh = self._positions([p for p in committed if p.offset < 0])
             for each in known:
                 self._check_not_lost(each)
+            fresh = self._begin([p for p in committed if p.offset < 0])
             kafka.incremental_assign([*known, *fresh])
-            # A new group's position is kept at once: a restart before its first commit then loses nothing.
-            self._commit(fresh)
+            self._positions |= {(p.topic, p.partition): p.offset for p in (*known, *fresh)}
         except Exception as error:  # raised to the reader by `batch`, not through librdkafka's C code
             self._problem = error
 
+    def _begin(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """Where the group starts in partitions without a committed offset.
+
+        The position is kept at once: a restart before the first commit then loses nothing. A partition that
+        was added to a stream the group reads already is new from its first record on, so "latest" is kept
+        for all partitions of a stream together: one without a position then is one that was added.
+        """
+        if not partitions:
+            return []
+        if self._start != "latest":
+            positions = self._starts(partitions)
+            self._commit(positions)
+            return positions
+        own = {(p.topic, p.partition) for p in partitions}
+        others = [p for p in self._partitions if (p.topic, p.partition) not in own]
+        committed = self._committed([*partitions, *others])
+        read_before = {p.topic for p in committed if p.offset >= 0}
+        begun = []
+        for each in committed:
+            if each.offset < 0 and each.topic not in read_before:
+                begun.append(self._high(each))
+            elif (each.topic, each.partition) in own:
+                begun.append(self._low(each) if each.offset < 0 else each)
+        self._commit(begun)
+        return [p for p in begun if (p.topic, p.partition) in own]
+
+    def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        found: list[TopicPartition] = self._call(
+            "committed offsets", self._kafka.committed, partitions, timeout=_client.REQUEST_TIMEOUT_S
+        )
+        return found
+
     def _on_revoke(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         # Called from within `_poll`, when everything handed out before has been handled and stored.
-        if self._delivery == "at_least_once":
-            try:
-                kafka.store_offsets(offsets=self._take_done())
-                kafka.commit(asynchronous=False)
-            except KafkaException as error:
-                if error.args[0].code() != KafkaError._NO_OFFSET:
-                    _client.logger.warning("commit on revoke: %s", error)
-        kafka.incremental_unassign(partitions)
+        try:
+            self.commit()
+        except LogError as error:
+            _client.logger.warning("commit on revoke: %s", error)
+        self._unassign(kafka, partitions)
 
     def _on_lost(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         # Another member has them by now: committing would move it back.
         for each in partitions:
             self._done.pop((each.topic, each.partition), None)
+        self._unassign(kafka, partitions)
+
+    def _unassign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
+        for each in partitions:
+            self._positions.pop((each.topic, each.partition), None)
         kafka.incremental_unassign(partitions)
 
     # Trouble.
@@ -448,11 +539,6 @@ class Consumer(Generic[R]):
             raise _client.translate(error, what, address=self._address) from None
         self._down_since = None
         return result
-
-
-def _next_offsets(messages: Sequence[Message[Any]]) -> list[TopicPartition]:
-    last = {(message.stream, message.partition): message.offset + 1 for message in messages}
-    return [TopicPartition(stream, partition, offset) for (stream, partition), offset in last.items()]
 
 
 def _group_protocol(site: SiteSettings, options: Mapping[str, Any] | None) -> dict[str, Any]:

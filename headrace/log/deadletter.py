@@ -139,8 +139,9 @@ class DeadLetters:
     ) -> None:
         target = self._streams.get(stream)
         if target is None:
-            target = self._streams[stream] = stream_of(stream)
+            target = stream_of(stream)
             self._site.admin().ensure(target)
+            self._streams[stream] = target
         about |= {
             "stream": stream,
             "element": self._element,
@@ -245,7 +246,9 @@ class DeadLetterBox:
 
 def _read(message: Message[bytes], stream: str) -> DeadLetter:
     about = {
-        name.removeprefix(PREFIX): (text or b"").decode(errors="replace") for name, text in message.raw_headers
+        name.removeprefix(PREFIX): (text or b"").decode(errors="replace")
+        for name, text in message.raw_headers
+        if name.startswith(PREFIX)
     }
     return DeadLetter(
         id=f"{message.partition}/{message.offset}",

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from headrace.log.admin import Admin
 
 
+_READING = {KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP}
+
+
 class GroupPosition(Record):
     """A group's position in one partition; `lag` is how many records are still to come."""
 
@@ -86,7 +89,10 @@ class Groups:
         places = [TopicPartition(stream, p) for p in range(self._admin.partition_counts()[stream])]
         if isinstance(to, Mapping):
             offsets = dict(to)
+            self._check_offsets(stream, places, offsets)
         elif isinstance(to, datetime):
+            if to.tzinfo is None:
+                raise DefinitionError("The time has no zone.", remedy="Write datetime(…, tzinfo=UTC).")
             ends = self._admin.offsets(places, OffsetSpec.latest())
             found = self._admin.offsets(places, OffsetSpec.for_timestamp(int(to.timestamp() * 1000)))
             offsets = {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}
@@ -97,15 +103,33 @@ class Groups:
         else:
             raise DefinitionError(f"{to!r} is not a position.", remedy="Use earliest, latest, a time or offsets.")
         targets = [TopicPartition(stream, p, offset) for p, offset in offsets.items()]
-        try:
-            self._admin.finish(
-                self._admin.kafka.alter_consumer_group_offsets([ConsumerGroupTopicPartitions(group, targets)]),
-                f"Group {group!r}",
-            )
-        except LogError as error:
-            if getattr(error, "code", None) in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.NON_EMPTY_GROUP):
-                raise LogError(
-                    f"Group {group!r} has members that are reading.", remedy="Stop them, then seek."
-                ) from None
-            raise
+        self._move(group, targets)
         return offsets
+
+    def _move(self, group: str, targets: list[TopicPartition]) -> None:
+        what = f"Group {group!r}"
+        asked = [ConsumerGroupTopicPartitions(group, targets)]
+        try:
+            done = self._admin.finish(self._admin.kafka.alter_consumer_group_offsets(asked), what)[group]
+            for place in done.topic_partitions:
+                if place.error is not None:  # a group that reads is refused partition by partition
+                    raise _client.translate(place.error, what)
+        except LogError as error:
+            if getattr(error, "code", None) in _READING:
+                raise LogError(f"{what} has members that are reading.", remedy="Stop them, then seek.") from None
+            raise
+
+    def _check_offsets(self, stream: str, places: list[TopicPartition], offsets: Mapping[int, int]) -> None:
+        first = self._admin.offsets(places, OffsetSpec.earliest())
+        end = self._admin.offsets(places, OffsetSpec.latest())
+        for partition, offset in offsets.items():
+            if partition not in end:
+                raise NotFoundError(
+                    f"Stream {stream!r} has no partition {partition}.", remedy=f"It has 0 to {len(end) - 1}."
+                )
+            if not first[partition] <= offset <= end[partition]:
+                raise DefinitionError(
+                    f"Offset {offset} of partition {partition} is not between {first[partition]} and "
+                    f"{end[partition]}, the first and the next record of stream {stream!r}.",
+                    remedy="Choose one that is.",
+                )

@@ -22,6 +22,7 @@ class Message(msgspec.Struct, Generic[R], gc=False, eq=False):
     _kafka: Any
     _codec: Codec[R]
     _record: R | None = None
+    _next: int = 0  # the position once this is handled, if records after it are skipped
 
     @property
     def record(self) -> R:

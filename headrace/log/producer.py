@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, TypeVar, cast
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import Producer as KafkaProducer
 
 from headrace.errors import (
@@ -54,6 +54,7 @@ _SAFE = {
     "message.max.bytes": 1_000_000_000,  # the stream's own max_bytes is what counts
 }
 _PARKED_MAX = 10_000
+_PURGE_TIMEOUT_S = 5.0
 _LATENCY_SAMPLE = 64  # one record in so many is timed
 
 
@@ -86,6 +87,7 @@ class Producer:
         self._numbers = itertools.count(1)  # drawing one is atomic, so that ids are unique across threads
         self._targets: dict[Stream[Any], _Target] = {}
         self._parked: deque[_Parcel] = deque()  # records that wait for space on behalf of an event loop
+        self._sent = self._sent_bytes = 0  # for metrics: threads that race may miss a few
         self._closed = False
         self._changed = threading.Condition()
         self._waiting = 0
@@ -96,8 +98,8 @@ class Producer:
         self._stop = False
         metrics = metrics or Metrics("", source)
         self._latency = metrics.histogram("ack")
-        self._records = metrics.counter("records_out")
-        self._bytes = metrics.counter("bytes_out")
+        metrics.total("records_out", lambda: self._sent)
+        metrics.total("bytes_out", lambda: self._sent_bytes)
         self._errors = metrics.counter("delivery_errors")
         metrics.gauge("producer_queue", self.__len__)
         self._thread = threading.Thread(target=self._poll, name=f"headrace-producer-{source}", daemon=True)
@@ -158,6 +160,7 @@ class Producer:
         The fastest way in: no Ack is made, so `flush` and `close` report what failed. Blocks while memory
         is full; not for use inside an event loop.
         """
+        self._check_open()
         target = self._targets.get(stream) or self._target(stream)
         produce, encode, key_of, name, limit = (
             self._produce,
@@ -197,13 +200,14 @@ class Producer:
                 raise _client.translate(error, f"Stream {name!r}", address=self._address) from None
             count += 1
             total_bytes += size
-        self._records.value += count
-        self._bytes.value += total_bytes
+        self._sent += count
+        self._sent_bytes += total_bytes
         return count
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the log has answered for everything sent; raise for what it refused."""
-        self._idle = False
+        with self._changed:  # else the poll thread may say so of the time before the last record
+            self._idle = False
         self._wait(lambda: self._idle, timeout_s)
         self._raise_failures()
 
@@ -217,8 +221,7 @@ class Producer:
         finally:
             self._stop = True
             self._thread.join()
-            self._kafka.purge()
-            self._kafka.flush(0)
+            self._abandon()
 
     def __enter__(self) -> Producer:
         return self
@@ -254,8 +257,7 @@ class Producer:
         size = (len(value) if value is not None else 0) + (len(key) if key is not None else 0)
         if size > target.max_bytes:
             raise _too_large(target, size)
-        if self._closed:
-            raise LogError("The producer is closed.", remedy="Send before close().")
+        self._check_open()
         number = next(self._numbers)
         if target.constant is None:
             wire: Any = list(headers.items()) if isinstance(headers, Mapping) else headers
@@ -270,8 +272,8 @@ class Producer:
         ack = Ack(target.name, id, self)
         if number % _LATENCY_SAMPLE == 0:
             ack._sent_s = time.perf_counter()
-        self._records.value += 1
-        self._bytes.value += size
+        self._sent += 1
+        self._sent_bytes += size
         try:
             if self._parked:
                 raise BufferError
@@ -288,6 +290,10 @@ class Producer:
         except KafkaException as error:
             raise _client.translate(error, f"Stream {target.name!r}", address=self._address) from None
         return ack
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise LogError("The producer is closed.", remedy="Send before close().")
 
     def _park(self, parcel: _Parcel) -> None:
         if len(self._parked) >= _PARKED_MAX:
@@ -322,6 +328,16 @@ class Producer:
                     self._idle = not len(self)
                     self._changed.notify_all()
 
+    def _abandon(self) -> None:
+        """Fail what is still under way and wake whoever waits for it; the poll thread has ended."""
+        self._kafka.purge()
+        self._kafka.flush(_PURGE_TIMEOUT_S)
+        while self._parked:
+            self._parked.popleft().on_delivery(KafkaError(KafkaError._PURGE_QUEUE), None)
+        resolve(self._resolved)
+        with self._changed:
+            self._changed.notify_all()
+
     def _wait(self, condition: Callable[[], bool], timeout_s: float | None) -> None:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._changed:
@@ -342,7 +358,7 @@ class Producer:
     def _report_failure(self, error: Any, message: Any) -> None:
         """What `send_all` uses in place of an Ack."""
         if error is not None:
-            self._fail(Ack(message.topic(), None, self), error)
+            self._fail(Ack(message.topic() if message is not None else "", None, self), error)
 
     def _fail(self, ack: Ack, error: Any) -> None:
         reason = _client.translate(error, f"Stream {ack.stream!r}", address=self._address)

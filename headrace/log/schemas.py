@@ -64,7 +64,8 @@ class Schemas:
                         name, _, number = str(message.key).rpartition("|")
                         latest.pop((name, int(number)), None)
                     else:
-                        latest[(message.record.stream, message.record.version)] = message.record
+                        # Whoever wrote a version first has it; see `register`.
+                        latest.setdefault((message.record.stream, message.record.version), message.record)
         except NotFoundError:
             return {}
         found: dict[str, list[SchemaVersion]] = {}
@@ -88,19 +89,26 @@ class Schemas:
         fresh = [stream for stream in streams if not stream.codec.is_bytes and not _is_known(stream, known)]
         if not fresh:
             return
-        with Producer(self._settings, source="headrace", profile="latency") as producer:
-            for stream in fresh:
-                version = len(known.get(stream.name, [])) + 1
-                producer.send(
-                    schemas_stream,
-                    SchemaVersion(stream=stream.name, version=version, at=self._clock.now(), **stream.schema),
-                )
-        # Someone else may have declared another version at the same moment: theirs must fit ours as well.
+        now = self._clock.now()
+        written = [
+            SchemaVersion(stream=each.name, version=len(known.get(each.name, [])) + 1, at=now, **each.schema)
+            for each in fresh
+        ]
+        self._write(written)
+        # Someone else may have written the same version a moment before us: it is theirs, and compaction, which
+        # keeps what came last, must keep it. Then ours has to fit theirs.
         after = self.all()
+        self._write(
+            [
+                theirs
+                for ours in written
+                for theirs in after.get(ours.stream, [])
+                if theirs.version == ours.version and theirs.of() != ours.of()
+            ]
+        )
         for stream in fresh:
             check(stream, after.get(stream.name, []))
-            if not _is_known(stream, after):
-                self.register([stream], after)
+        self.register(fresh, after)
 
     def forget(self, name: str) -> None:
         """Remove a deleted stream's versions."""
@@ -110,10 +118,15 @@ class Schemas:
                 for each in versions:
                     producer.delete(schemas_stream, schemas_stream.codec.key(each))
 
+    def _write(self, versions: list[SchemaVersion]) -> None:
+        if versions:
+            with Producer(self._settings, source="headrace", profile="latency") as producer:
+                for each in versions:
+                    producer.send(schemas_stream, each)
+
 
 def _is_known(stream: Stream[Any], known: dict[str, list[SchemaVersion]]) -> bool:
-    versions = known.get(stream.name, [])
-    return bool(versions) and versions[-1].of() == stream.schema
+    return any(version.of() == stream.schema for version in known.get(stream.name, []))
 
 
 def check(stream: Stream[Any], versions: list[SchemaVersion]) -> None:

@@ -2,7 +2,7 @@
 
 A jar counts only under its own name in `<cache>/jars`, and it gets there by one rename after its sha256
 was checked. How jars are fetched is in `_fetch.py`. After a change of versions in jars.lock, write sizes
-and hashes anew with `python -m headrace.substrate.jars`.
+and hashes anew with `python -m headrace.substrate.jars lock`.
 """
 
 from __future__ import annotations
