@@ -76,6 +76,8 @@ class Codec(Generic[R]):
             data = self._encode(record)
             again = self._decode(data)
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            if isinstance(error, msgspec.ValidationError):
+                _refuse_nan(msgspec.to_builtins(record, enc_hook=str), "", self.name)
             raise _explain(RecordError, self.name, error) from None
         if self._zones is not None:
             self._zones(again, RecordError, self.name)

@@ -1,7 +1,23 @@
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
 from hypothesis import settings
 
 # A loaded machine is slow, not wrong; and a run leaves no files behind.
 settings.register_profile("headrace", deadline=None, database=None)
 settings.load_profile("headrace")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say what was left out, and for want of what."""
+    reasons = Counter(
+        report.longrepr[2].removeprefix("Skipped: ")
+        for report in terminalreporter.stats.get("skipped", [])
+        if isinstance(report.longrepr, tuple)
+    )
+    if reasons:
+        terminalreporter.section("left out")
+        for reason, count in reasons.most_common():
+            terminalreporter.line(f"{count} test{'' if count == 1 else 's'}: {reason}")

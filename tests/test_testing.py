@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.app import App
+from headrace.settings import Settings
 from headrace.testing import wait_until
 
 pytest_plugins = ["pytester"]
@@ -49,7 +50,10 @@ def test_unique_name_is_a_valid_stream_name_and_differs_between_tests(
 
 
 @pytest.mark.broker
-def test_users_project_with_a_test_of_its_own_runs_against_a_real_log(pytester: pytest.Pytester) -> None:
+def test_users_project_with_a_test_of_its_own_runs_against_a_real_log(
+    headrace_settings: Settings, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_CACHE", str(headrace_settings.cache))  # its home is another one
     pytester.makepyfile(
         shop="""
         import headrace as hr

@@ -56,7 +56,7 @@ def main() -> int:
             generator.wait()
         subprocess.run([*HEADRACE, "down"])
         shutil.rmtree(project)
-        console.print("Everything this started has ended, and its data is removed.")
+        console.print("The log has ended and its data is removed.")
     return 0
 
 
@@ -70,7 +70,7 @@ def show(console: Console, seconds: float | None) -> None:
     deadline = None if seconds is None else time.monotonic() + seconds
     with (
         app.consumer(purchases, start="latest") as messages,
-        Live(console=console, auto_refresh=False, transient=not console.is_terminal) as live,
+        Live(console=console, auto_refresh=False) as live,
     ):
         while deadline is None or time.monotonic() < deadline:
             batch = messages.batch(timeout="100 ms")
@@ -79,11 +79,16 @@ def show(console: Console, seconds: float | None) -> None:
                 delay_ms = (now - datetime.fromisoformat(message.headers["ce_time"]).timestamp()) * 1000
                 record = message.record
                 place = (str(message.partition), str(message.offset))
-                latest.append((*place, record.customer, record.zip_code, f"{record.amount:,.2f}", f"{delay_ms:.1f}"))
+                latest.append(
+                    (*place, record.customer, record.zip_code, f"{record.amount:,.2f}", f"{delay_ms:.1f}")
+                )
             total += len(batch)
             if not arrivals or now - arrivals[-1][0] >= 0.1:
                 arrivals.append((now, total))
-                live.update(picture(latest, arrivals, total), refresh=True)
+                if console.is_terminal:
+                    live.update(picture(latest, arrivals, total), refresh=True)
+                elif latest:  # a file or a pipe: the newest line, ten times a second
+                    console.print("  ".join(latest[-1]))
     console.print(f"{total:,} purchases went by.")
 
 

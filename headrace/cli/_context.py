@@ -15,7 +15,7 @@ class Context:
 
     def __init__(self, folder: Path | None, site_name: str | None) -> None:
         self.folder = folder
-        self._site_name = site_name
+        self.site_name = site_name
 
     @cached_property
     def settings(self) -> Settings:
@@ -23,4 +23,4 @@ class Context:
 
     @cached_property
     def site(self) -> Site:
-        return Site(self.settings.site_named(self._site_name), app="headrace")
+        return Site(self.settings.site_named(self.site_name), app="headrace")

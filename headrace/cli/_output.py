@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from headrace.errors import HeadraceError
 
@@ -69,6 +67,9 @@ def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right
     """A table: with colours on a terminal, aligned text elsewhere."""
     cells = [[str(cell) for cell in row] for row in rows]
     if sys.stdout.isatty():
+        from rich.console import Console  # here, because most commands start faster without it
+        from rich.table import Table
+
         table = Table(box=None, pad_edge=False, header_style="bold")
         for name in columns:
             table.add_column(name, justify="right" if name in right else "left", overflow="fold")

@@ -17,6 +17,7 @@ from headrace.cli._output import (
     show_fields,
     show_json,
     show_rows,
+    tell,
 )
 from headrace.log.deadletter import DeadLetter, DeadLetterBox, Filter
 from headrace.log.stream import DEAD_LETTER_SUFFIX
@@ -107,7 +108,11 @@ def replay(
     if dry_run:
         _show(list(box.letters(which)), output, name)
     else:
-        _tell_count(box.replay(which), "replayed", output)
+        replayed = box.replay(which)
+        _tell_count(replayed, "replayed", output)
+        left = sum(1 for _ in box.letters(which))
+        if left:
+            tell(f"{left:,} still do not fit the stream's schema and stay where they are.")
 
 
 @commands.command()

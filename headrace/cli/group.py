@@ -20,7 +20,7 @@ Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
 def list_groups(context: typer.Context, output: Output = Format.TEXT) -> None:
     """List the groups and how far behind each is."""
     groups = context.ensure_object(Context).site.admin().groups
-    states = [groups.describe(name) for name in groups.names()]
+    states = groups.describe_all(groups.names())
     if output is Format.JSON:
         show_json([{"name": s.name, "state": s.state, "members": s.members, "lag": s.lag} for s in states])
     elif not states:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn
 
 from headrace.cli._context import Context
 from headrace.cli._output import Format, Output, readable, say, say_count, show_json, tell
@@ -37,9 +34,12 @@ def produce(
     output: Output = Format.TEXT,
 ) -> None:
     """Write JSON lines to a stream, each checked against its schema; bad lines are told and not sent."""
+    from rich.console import Console  # here, because other commands start faster without it
+    from rich.progress import Progress, SpinnerColumn, TextColumn
+
     site = context.ensure_object(Context).site
     # A stream's schema does not say how large its records may be; the log does.
-    stream = replace(site.admin().stream(name), max_bytes=site.admin().describe(name).max_bytes)
+    stream = site.admin().stream(name)
     letters = site.dead_letters("produce") if dead_letters else None
     sent = bad = 0
     started = time.monotonic()

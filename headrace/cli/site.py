@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 from typing import Annotated
 
@@ -17,7 +18,7 @@ from headrace.units import say_bytes
 _WORDS = {
     "formatted": "Formatted site {name}: {text}.",
     "starting": "Starting {name} …",
-    "adopted": "{name} was running already at {text}; it is looked after again.",
+    "adopted": "{name} is running already, {text}; it is looked after again.",
     "ready": "{name} is ready at {text}.",
     "died": "{name} ended unexpectedly: {text}",
     "waiting": "{name} is started again: {text}",
@@ -33,18 +34,21 @@ def up(
     output: Output = Format.TEXT,
 ) -> None:
     """Start the project's log; Ctrl-C stops it. With --detach it goes on in the background."""
-    settings = context.ensure_object(Context).settings
+    found = context.ensure_object(Context)
+    settings = found.settings
 
     def on_event(event: Event) -> None:
         if output is Format.JSON:
             if not detach:
                 show_json(asdict(event))
         elif event.kind in _WORDS:
-            tell(_WORDS[event.kind].format(name=event.name, text=event.text))
-            if event.kind == "ready" and not detach:
-                tell("Press Ctrl-C to stop.")
+            with contextlib.suppress(BrokenPipeError):  # nobody looks any more; the log is wanted all the same
+                tell(_WORDS[event.kind].format(name=event.name, text=event.text))
+                if event.kind == "ready" and not detach:
+                    tell("Press Ctrl-C to stop.")
 
-    addresses = sites.up(settings, only or None, detach=detach, on_event=on_event)
+    chosen = only or ([found.site_name] if found.site_name else None)
+    addresses = sites.up(settings, chosen, detach=detach, on_event=on_event)
     if detach and output is Format.JSON:
         show_json(addresses)
     elif detach:

@@ -34,7 +34,7 @@ def list_streams(
 ) -> None:
     """List the streams of the log."""
     admin = context.ensure_object(Context).site.admin()
-    states = [admin.describe(name) for name in admin.names(own=own)]
+    states = admin.describe_all(admin.names(own=own))
     if output is Format.JSON:
         show_json(
             [
@@ -210,9 +210,15 @@ def _read_size(text: str | None) -> int | None:
     if text is None:
         return None
     try:
-        return size_bytes(int(text) if text.isdigit() else text)
+        size = size_bytes(int(text) if text.isdigit() else text)
     except ValueError as error:
         raise SettingsError(f"--max-bytes: {error}.", remedy='Write "1 MB", for instance.') from None
+    if size < DEFAULT_MAX_BYTES:
+        raise SettingsError(
+            f"--max-bytes {text} is less than the 1 MB that the log itself always takes.",
+            remedy="Declare a smaller limit in an app: app.stream(…, max_bytes=…); its producers keep to it.",
+        )
+    return size
 
 
 def _say_retention(milliseconds: int, compact: bool) -> str:

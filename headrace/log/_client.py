@@ -31,6 +31,7 @@ _UNAVAILABLE = {
     KafkaError._TIMED_OUT,
     KafkaError._RESOLVE,
     KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._MSG_TIMED_OUT,
     KafkaError.REQUEST_TIMED_OUT,
 }
 _ACCESS = {

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,9 @@ _HOUR_MS = 3_600_000
 # A batch on the wire may be this large whatever the size of its records.
 _BATCH_BYTES = 1024**2
 _OVERHEAD_BYTES = 65_536
+
+
+_Offsets = dict[tuple[str, int], int]
 
 
 class PartitionState(Record):
@@ -168,35 +172,42 @@ class Admin:
     def describe(self, name: str) -> StreamState:
         """One stream as it is in the log, with records, bytes and share of each partition."""
         self.must_exist(name)
-        what = f"Stream {name!r}"
-        topic = self.finish(self.kafka.describe_topics(TopicCollection([name])), what)[name]
-        config = self._configs([name])[name]
-        places = [TopicPartition(name, each.id) for each in topic.partitions]
-        first = self.offsets(places, OffsetSpec.earliest())
-        end = self.offsets(places, OffsetSpec.latest())
-        total = sum(end[p.partition] - first[p.partition] for p in places)
-        partitions = []
-        for each in sorted(topic.partitions, key=lambda partition: partition.id):
-            records = end[each.id] - first[each.id]
-            partitions.append(
-                PartitionState(
-                    partition=each.id,
-                    first_offset=first[each.id],
-                    end_offset=end[each.id],
-                    records=records,
-                    bytes=self._bytes_on_disk(name, each.id),
-                    share=records / total if total else 0.0,
-                    leader=each.leader.id if each.leader else -1,
-                    replicas=[node.id for node in each.replicas],
-                    in_sync=[node.id for node in each.isr],
-                )
+        return self.describe_all([name])[0]
+
+    def describe_all(self, names: Sequence[str]) -> list[StreamState]:
+        """Several streams, asked for at once."""
+        if not names:
+            return []
+        topics = self.finish(self.kafka.describe_topics(TopicCollection(list(names))), "Streams")
+        configs = self._configs(list(names))
+        places = [TopicPartition(name, each.id) for name in names for each in topics[name].partitions]
+        first = self.offsets_of(places, OffsetSpec.earliest())
+        end = self.offsets_of(places, OffsetSpec.latest())
+        return [self._state(name, topics[name], configs[name], first, end) for name in names]
+
+    def _state(self, name: str, topic: Any, config: dict[str, str], first: _Offsets, end: _Offsets) -> StreamState:
+        counts = {each.id: end[(name, each.id)] - first[(name, each.id)] for each in topic.partitions}
+        total = sum(counts.values())
+        partitions = [
+            PartitionState(
+                partition=each.id,
+                first_offset=first[(name, each.id)],
+                end_offset=end[(name, each.id)],
+                records=counts[each.id],
+                bytes=self._bytes_on_disk(name, each.id),
+                share=counts[each.id] / total if total else 0.0,
+                leader=each.leader.id if each.leader else -1,
+                replicas=[node.id for node in each.replicas],
+                in_sync=[node.id for node in each.isr],
             )
+            for each in sorted(topic.partitions, key=lambda partition: partition.id)
+        ]
         return StreamState(
             name=name,
             partitions=partitions,
             retention_ms=int(config["retention.ms"]),
             compact="compact" in config["cleanup.policy"],
-            max_bytes=int(config["max.message.bytes"]) - _OVERHEAD_BYTES,
+            max_bytes=_record_bytes(config),
             replication=len(partitions[0].replicas) if partitions else 0,
         )
 
@@ -211,7 +222,7 @@ class Admin:
         """A stream of the log, typed by its newest schema; NotFoundError if there is none of this name."""
         check_name(name)
         self.must_exist(name)
-        return self._schemas.stream(name)
+        return replace(self._schemas.stream(name), max_bytes=_record_bytes(self._configs([name])[name]))
 
     # How it is done.
 
@@ -274,6 +285,16 @@ class Admin:
                 resources.append(ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries))
         if resources:
             self.finish(self.kafka.incremental_alter_configs(resources), "The policy")
+            self._wait_for_policy(changes)
+
+    def _wait_for_policy(self, wanted: dict[str, dict[str, str]]) -> None:
+        """Until the broker asked has heard of the change; if it does not in time, it will later."""
+        deadline = time.monotonic() + _client.REQUEST_TIMEOUT_S
+        while time.monotonic() < deadline:
+            now = self._configs(list(wanted))
+            if all(now[name].items() >= options.items() for name, options in wanted.items()):
+                return
+            time.sleep(0.02)
 
     def _configs(self, names: list[str]) -> dict[str, dict[str, str]]:
         resources = [ConfigResource(ResourceType.TOPIC, name) for name in names]
@@ -359,6 +380,10 @@ def _retention(retention: timedelta | None, *, compact: bool) -> dict[str, str]:
         "retention.ms": str(milliseconds),
         "segment.ms": str(min(segment_ms, _HOUR_MS) if compact else segment_ms),
     }
+
+
+def _record_bytes(config: Mapping[str, str]) -> int:
+    return int(config["max.message.bytes"]) - _OVERHEAD_BYTES
 
 
 def _message_bytes(max_bytes: int) -> int:

@@ -388,7 +388,7 @@ class Consumer(Generic[R]):
                 for p in partitions
             ]
         if isinstance(self._start, datetime):
-            at_ms = int(self._start.timestamp() * 1000)
+            at_ms = max(0, int(self._start.timestamp() * 1000))
             asked = [TopicPartition(p.topic, p.partition, at_ms) for p in partitions]
             found = self._call(
                 "offsets by time", self._kafka.offsets_for_times, asked, timeout=_client.REQUEST_TIMEOUT_S

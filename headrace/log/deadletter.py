@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from headrace.clock import Clock, SystemClock
-from headrace.errors import HeadraceError, NotFoundError
+from headrace.errors import HeadraceError, NotFoundError, RecordError
+from headrace.log.ack import Ack
 from headrace.log.message import REPLAY_HEADER, Message
 from headrace.log.stream import DEAD_LETTER_SUFFIX, Stream
 from headrace.records import Record
@@ -186,28 +188,41 @@ class DeadLetterBox:
         )
 
     def replay(self, which: Filter | None = None) -> int:
-        """Send letters to their stream again, for the element they failed in, and mark them.
+        """Send letters to their stream again and mark them; returns how many.
 
-        Each carries the id it had, so that a replay cut short and repeated changes nothing for readers that
-        know their ids.
+        A record goes to the element it failed in, with the id it had, so that a replay cut short and repeated
+        changes nothing for readers that know their ids. Bytes that never were a record are checked against
+        the stream's schema as it is now; what still does not fit stays a dead letter.
         """
         letters = list(self.letters(which))
-        target = Stream(self.stream, bytes, max_bytes=_MAX_BYTES)
+        sent = [(letter, ack) for letter in letters if (ack := self._send(letter)) is not None]
+        for _, ack in sent:
+            ack.result()
+        self._mark([letter for letter, _ in sent], "replayed")
+        return len(sent)
+
+    def _send(self, letter: DeadLetter) -> Ack | None:
         producer = self._site.shared_producer()
-        acks = [
-            producer.send_raw(
-                target,
+        if letter.offset is not None:
+            return producer.send_raw(
+                self._bytes,
                 letter.value,
                 key=letter.key,
                 partition=-1 if letter.key is not None or letter.partition is None else letter.partition,
                 headers=_replay_headers(letter),
             )
-            for letter in letters
-        ]
-        for ack in acks:
-            ack.result()
-        self._mark(letters, "replayed")
-        return len(letters)
+        try:
+            return producer.send(self._typed, letter.value, id=f"{self._letters.name}/{letter.id}")
+        except RecordError:
+            return None
+
+    @cached_property
+    def _bytes(self) -> Stream[bytes]:
+        return Stream(self.stream, bytes, max_bytes=_MAX_BYTES)
+
+    @cached_property
+    def _typed(self) -> Stream[Any]:
+        return self._site.admin().stream(self.stream)
 
     def drop(self, which: Filter | None = None) -> int:
         """Mark letters as done without sending them; their bytes stay until retention takes them."""
@@ -269,10 +284,6 @@ def _read(message: Message[bytes], stream: str) -> DeadLetter:
 
 def _replay_headers(letter: DeadLetter) -> list[tuple[str, bytes | None]]:
     headers = [(name, text) for name, text in letter.headers if name != REPLAY_HEADER]
-    if letter.offset is None:  # it never was in the stream: new to every element
-        if not any(name == "ce_id" for name, _ in headers):
-            headers.append(("ce_id", f"{letter.stream}{DEAD_LETTER_SUFFIX}/{letter.id}".encode()))
-        return headers
     if not any(name == "ce_id" for name, _ in headers):
         headers.append(("ce_id", f"{letter.stream}/{letter.partition}/{letter.offset}".encode()))
     return [*headers, (REPLAY_HEADER, letter.element.encode())]

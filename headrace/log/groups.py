@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from confluent_kafka.admin import OffsetSpec
@@ -57,31 +57,27 @@ class Groups:
 
     def describe(self, name: str) -> GroupState:
         """A group with its lag in every partition it has a position in."""
-        what = f"Group {name!r}"
         if name not in self.names():
-            raise NotFoundError(f"{what} does not exist.", remedy="See what there is with: headrace group list")
-        about = self._admin.finish(self._admin.kafka.describe_consumer_groups([name]), what)[name]
-        asked = [ConsumerGroupTopicPartitions(name)]
-        committed = self._admin.finish(self._admin.kafka.list_consumer_group_offsets(asked), what)[
-            name
-        ].topic_partitions
-        places = [p for p in committed if p.error is None]
-        ends = self._admin.offsets_of(places, OffsetSpec.latest())
-        positions = []
-        for place in sorted(places, key=lambda p: (p.topic, p.partition)):
-            end = ends.get((place.topic, place.partition), place.offset)
-            positions.append(
-                GroupPosition(
-                    stream=place.topic,
-                    partition=place.partition,
-                    committed=place.offset if place.offset >= 0 else None,
-                    end_offset=end,
-                    lag=max(0, end - max(place.offset, 0)),
-                )
+            raise NotFoundError(
+                f"Group {name!r} does not exist.", remedy="See what there is with: headrace group list"
             )
-        return GroupState(
-            name=name, state=about.state.name.lower(), members=len(about.members), positions=positions
-        )
+        return self.describe_all([name])[0]
+
+    def describe_all(self, names: Sequence[str]) -> list[GroupState]:
+        """Several groups, asked for at once."""
+        if not names:
+            return []
+        kafka = self._admin.kafka
+        about = self._admin.finish(kafka.describe_consumer_groups(list(names)), "Groups")
+        # Kafka takes one group a request, so all requests are sent before the first answer is awaited.
+        asked = [kafka.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)]) for name in names]
+        places = {}
+        for name, futures in zip(names, asked, strict=True):
+            committed = self._admin.finish(futures, f"Group {name!r}")[name].topic_partitions
+            places[name] = [place for place in committed if place.error is None]
+        everywhere = {(p.topic, p.partition): p for each in places.values() for p in each}
+        ends = self._admin.offsets_of(list(everywhere.values()), OffsetSpec.latest())
+        return [_state(name, about[name], places[name], ends) for name in names]
 
     def seek(self, group: str, stream: str, to: str | datetime | Mapping[int, int]) -> dict[int, int]:
         """Move a group that has no members to another position in a stream; returns the new offsets."""
@@ -94,7 +90,7 @@ class Groups:
             if to.tzinfo is None:
                 raise DefinitionError("The time has no zone.", remedy="Write datetime(…, tzinfo=UTC).")
             ends = self._admin.offsets(places, OffsetSpec.latest())
-            found = self._admin.offsets(places, OffsetSpec.for_timestamp(int(to.timestamp() * 1000)))
+            found = self._admin.offsets(places, OffsetSpec.for_timestamp(max(0, int(to.timestamp() * 1000))))
             offsets = {p: offset if offset >= 0 else ends[p] for p, offset in found.items()}
         elif to in ("earliest", "latest"):
             offsets = self._admin.offsets(
@@ -133,3 +129,19 @@ class Groups:
                     f"{end[partition]}, the first and the next record of stream {stream!r}.",
                     remedy="Choose one that is.",
                 )
+
+
+def _state(name: str, about: Any, places: list[TopicPartition], ends: dict[tuple[str, int], int]) -> GroupState:
+    positions = []
+    for place in sorted(places, key=lambda p: (p.topic, p.partition)):
+        end = ends.get((place.topic, place.partition), place.offset)
+        positions.append(
+            GroupPosition(
+                stream=place.topic,
+                partition=place.partition,
+                committed=place.offset if place.offset >= 0 else None,
+                end_offset=end,
+                lag=max(0, end - max(place.offset, 0)),
+            )
+        )
+    return GroupState(name=name, state=about.state.name.lower(), members=len(about.members), positions=positions)

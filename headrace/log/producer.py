@@ -78,11 +78,16 @@ class Producer:
     ) -> None:
         if profile not in PROFILES:
             raise DefinitionError(f"There is no profile {profile!r}.", remedy=f"Use {' or '.join(PROFILES)}.")
-        configuration = {**_client.options(site), **_SAFE, **PROFILES[profile], **(options or {})}
+        self._configuration = {
+            **_client.options(site),
+            **_SAFE,
+            **PROFILES[profile],
+            **(options or {}),
+            "error_cb": self._on_error,
+        }
         self.source = source
-        self._address = configuration["bootstrap.servers"]
-        self._kafka = _client.build(KafkaProducer, configuration)
-        self._produce = self._kafka.produce
+        self._address = self._configuration["bootstrap.servers"]
+        self._connect()
         self._prefix = secrets.token_hex(10) + "-"
         self._numbers = itertools.count(1)  # drawing one is atomic, so that ids are unique across threads
         self._targets: dict[Stream[Any], _Target] = {}
@@ -104,6 +109,11 @@ class Producer:
         metrics.gauge("producer_queue", self.__len__)
         self._thread = threading.Thread(target=self._poll, name=f"headrace-producer-{source}", daemon=True)
         self._thread.start()
+
+    def _connect(self) -> None:
+        self._broken = False
+        self._kafka = _client.build(KafkaProducer, self._configuration)
+        self._produce = self._kafka.produce
 
     def __len__(self) -> int:
         """How many records wait for the log's answer."""
@@ -315,9 +325,10 @@ class Producer:
         return True
 
     def _poll(self) -> None:
-        kafka = self._kafka
         while not self._stop:
-            kafka.poll(0.1)
+            self._kafka.poll(0.1)
+            if self._broken:
+                self._replace_client()
             while self._parked and self._hand_over(self._parked[0]):
                 self._parked.popleft()
             if self._resolved:
@@ -327,6 +338,18 @@ class Producer:
                 with self._changed:
                     self._idle = not len(self)
                     self._changed.notify_all()
+
+    def _on_error(self, error: KafkaError) -> None:
+        # librdkafka tells of everything here; only after a fatal error is the client of no use any more.
+        if error.fatal():
+            _client.logger.error("fatal: %s", error)
+            self._broken = True
+
+    def _replace_client(self) -> None:
+        """Fail what the broken client still holds, and go on with a new one."""
+        self._kafka.purge()
+        self._kafka.flush(_PURGE_TIMEOUT_S)
+        self._connect()
 
     def _abandon(self) -> None:
         """Fail what is still under way and wake whoever waits for it; the poll thread has ended."""

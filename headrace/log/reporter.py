@@ -41,6 +41,7 @@ exceptions_stream: Stream[ExceptionRecord] = Stream(
 )
 INSTANCE = f"{socket.gethostname()}:{os.getpid()}"
 _TRACEBACK_MAX = 20_000
+_CLOSE_TIMEOUT_S = 3.0
 
 
 class Reporter:
@@ -109,7 +110,7 @@ class Reporter:
         """Publish a last time and end."""
         self._stop.set()
         if self._thread is not None:
-            self._thread.join(timeout=10)
+            self._thread.join(timeout=_CLOSE_TIMEOUT_S)
 
     def _run(self) -> None:
         last = time.monotonic()

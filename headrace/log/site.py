@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 import threading
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from headrace.settings import SiteSettings
 R = TypeVar("R")
 
 _CLOSE_TIMEOUT_S = 10.0
+_REPORTS_TIMEOUT_S = 2.0
+_REPORTS = {"queue.buffering.max.messages": 10_000, "delivery.timeout.ms": 30_000}
 
 
 class Site:
@@ -32,13 +35,15 @@ class Site:
         self.app = app
         self._lock = threading.RLock()
         self._shared: Producer | None = None
+        self._reports: Producer | None = None
         self._admin: Admin | None = None
         self.schemas = Schemas(settings)
         self.reporter = Reporter(
             app,
             prepare=lambda: self.admin().ensure(metrics_stream, exceptions_stream),
-            producer=self.shared_producer,
+            producer=self._report_producer,
         )
+        self._leaves_at_exit = False
 
     def admin(self) -> Admin:
         with self._lock:
@@ -50,6 +55,7 @@ class Site:
         self, element: str = "", *, profile: Profile = "throughput", options: Mapping[str, Any] | None = None
     ) -> Producer:
         """A producer of its own; its records name `app/element` as their source."""
+        self._leave_at_exit()
         return Producer(
             self.settings,
             source=f"{self.app}/{element}" if element else self.app,
@@ -63,8 +69,15 @@ class Site:
         with self._lock:
             if self._shared is None:
                 self._shared = Producer(self.settings, source=self.app, profile="latency")
-                atexit.register(self._close_at_exit)
+                self._leave_at_exit()
             return self._shared
+
+    def _report_producer(self) -> Producer:
+        """Reports have a producer of their own, so that a log which does not take them holds up nothing else."""
+        with self._lock:
+            if self._reports is None:
+                self._reports = Producer(self.settings, source=self.app, profile="latency", options=_REPORTS)
+            return self._reports
 
     def consumer(
         self,
@@ -78,6 +91,7 @@ class Site:
         """A consumer; with a group, bad records go to the dead letters and lost ones are reported."""
         if group is None:
             return Consumer(self.settings, streams, start=start, until=until, delivery=delivery, options=options)
+        self._leave_at_exit()
         letters = self.dead_letters(group)
 
         def bad_record(message: Message[R], error: DecodeError) -> None:
@@ -106,8 +120,19 @@ class Site:
         self.reporter.close()
         with self._lock:
             shared, self._shared = self._shared, None
+            reports, self._reports = self._reports, None
+            self._leaves_at_exit = False
+        if reports is not None:
+            with contextlib.suppress(HeadraceError):
+                reports.close(timeout_s=_REPORTS_TIMEOUT_S)
         if shared is not None:
             shared.close(timeout_s=_CLOSE_TIMEOUT_S)
+
+    def _leave_at_exit(self) -> None:
+        with self._lock:
+            if not self._leaves_at_exit:
+                self._leaves_at_exit = True
+                atexit.register(self._close_at_exit)
 
     def _close_at_exit(self) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -42,12 +43,13 @@ def spawn(settings: Settings, sites: Sequence[str], on_event: Callable[[Event], 
                 cwd=settings.root,
             )
         try:
-            ours.send((settings, list(sites)))
+            with contextlib.suppress(BrokenPipeError):  # then `_listen` finds that it has ended
+                ours.send((settings, list(sites)))
             _listen(ours, on_event)
         except HeadraceError:
             process.wait()
             raise
-        except (EOFError, OSError):
+        except EOFError:
             process.wait()
             raise ProcessError(
                 "The supervisor ended while it started.", remedy=f"Look into {log}.", log=log
@@ -61,7 +63,11 @@ def spawn(settings: Settings, sites: Sequence[str], on_event: Callable[[Event], 
 
 def _listen(caller: Connection, on_event: Callable[[Event], None]) -> None:
     while True:
-        match caller.recv():
+        try:
+            message = caller.recv()
+        except OSError as gone:
+            raise EOFError from gone  # not to be taken for an error of `on_event`
+        match message:
             case Event() as event:
                 on_event(event)
             case HeadraceError() as error:

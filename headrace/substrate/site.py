@@ -210,7 +210,7 @@ def down(settings: Settings, *, on_event: Callable[[Event], None] = ignore) -> l
             forget(run, record.name)
         for site in settings.sites.values():
             site.address_file.unlink(missing_ok=True)
-    return stopped
+    return stopped or ([SUPERVISOR] if process is not None else [])
 
 
 def status(settings: Settings) -> list[Status]:

@@ -90,7 +90,7 @@ def test_demo_some_seconds_shows_purchases_and_leaves_nothing_behind(tmp_path: P
     went_by = re.search(r"([\d,]+) purchases went by\.", output)
     assert went_by is not None
     assert int(went_by[1].replace(",", "")) > 100
-    assert "Everything this started has ended, and its data is removed." in output
+    assert "The log has ended and its data is removed." in output
     assert _leftovers(tmp_path) == []
 
 

@@ -112,3 +112,29 @@ def test_doctor_wrong_setting_names_it_with_its_remedy(tmp_path: Path) -> None:
     assert answer.code == 6
     assert "✗ Unknown key 'sight' in headrace.toml" in answer.out
     assert "    → Correct or remove it." in answer.out
+
+
+def test_up_detached_with_nobody_reading_its_words_comes_up_all_the_same(tmp_path: Path) -> None:
+    command = subprocess.Popen(
+        [*HEADRACE, "up", "--detach"],
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert command.stderr is not None
+        command.stderr.close()
+        command.wait(timeout=60)
+        assert [each["state"] for each in _in(tmp_path, "status", "-o", "json").json] == ["ready", "ready"]
+    finally:
+        command.kill()
+        _in(tmp_path, "down")
+
+
+def test_up_of_one_site_starts_no_other(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text("[sites.main]\n[sites.other]\n")
+    try:
+        assert list(_in(tmp_path, "--site", "other", "up", "--detach", "-o", "json").json) == ["other"]
+    finally:
+        _in(tmp_path, "down")

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 import headrace as hr
+from headrace.testing import wait_until
 
 
 @pytest.fixture
@@ -38,5 +39,12 @@ def configure(kafka_admin: AdminClient) -> Callable[[str, str, str], None]:
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
         for future in kafka_admin.incremental_alter_configs([resource]).values():
             future.result(15)
+        asked = ConfigResource(ResourceType.TOPIC, name)
+
+        def applied() -> bool:
+            (found,) = kafka_admin.describe_configs([asked]).values()
+            return bool(found.result(15)[option].value == value)
+
+        wait_until(applied, what=f"{option} of {name}")
 
     return configure

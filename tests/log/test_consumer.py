@@ -29,9 +29,10 @@ class Event(hr.Record):
 
 
 def write(app: hr.App, stream: hr.Stream[Any], numbers: range, **options: Any) -> None:
-    with app.producer() as producer:
-        for number in numbers:
-            producer.send(stream, Event(number), **options)
+    producer = app.site.shared_producer()
+    for number in numbers:
+        producer.send(stream, Event(number), **options)
+    producer.flush()
 
 
 def numbers(messages: Any) -> list[int]:

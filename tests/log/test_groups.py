@@ -22,9 +22,10 @@ class Event(hr.Record):
 
 
 def write(app: hr.App, stream: hr.Stream[Any], numbers: range) -> None:
-    with app.producer() as producer:
-        for number in numbers:
-            producer.send(stream, Event(number), partition=number % 2)
+    producer = app.site.shared_producer()
+    for number in numbers:
+        producer.send(stream, Event(number), partition=number % 2)
+    producer.flush()
 
 
 @pytest.fixture

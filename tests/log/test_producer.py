@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError
 
 import headrace as hr
 from headrace.errors import (
@@ -535,3 +536,18 @@ def test_producer_closed_ends_its_thread(headrace_app: hr.App) -> None:
     assert name in {thread.name for thread in threading.enumerate()}
     producer.close()
     assert name not in {thread.name for thread in threading.enumerate()}
+
+
+def test_producer_after_a_fatal_error_fails_what_it_held_and_goes_on(headrace_app: hr.App, make: Make) -> None:
+    stream = make(Purchase, key="customer")
+    with headrace_app.producer("writer", options=HELD) as producer:
+        held = producer.send(stream, purchase(1))
+        producer._on_error(KafkaError(KafkaError._FATAL, "out of order", True))
+        with pytest.raises(DeliveryError):
+            held.result(30)
+        wait_until(lambda: not producer._broken)
+        producer._configuration["linger.ms"] = 0
+        producer._on_error(KafkaError(KafkaError._FATAL, "again", True))
+        wait_until(lambda: not producer._broken)
+        assert producer.send(stream, purchase(2)).result(30).offset == 0
+    assert [message.record.id for message in read(headrace_app, stream)] == ["p-2"]
