@@ -174,9 +174,9 @@ class Consumer(Generic[R]):
         }
 
     def commit(self) -> None:
-        """Commit what has been handled so far and wait for the log's word."""
+        """Say that all that was handed out has been handled, and wait until the log has noted it."""
+        self._settle()
         if self.group is not None and self._delivery == "at_least_once":
-            self._store(self._take_done())
             self._commit()
 
     def close(self) -> None:
@@ -185,7 +185,7 @@ class Consumer(Generic[R]):
             return
         self._closed = True
         try:
-            self.commit()
+            self._commit_done()
             if self.group is not None and self._delivery == "at_most_once":
                 # They counted as done when they were fetched, but nobody has seen them.
                 unseen = {(m.stream, m.partition): m.offset for m in reversed(self._ready)}
@@ -334,6 +334,11 @@ class Consumer(Generic[R]):
         done, self._done = self._done, {}
         return [TopicPartition(stream, partition, offset) for (stream, partition), offset in done.items()]
 
+    def _commit_done(self) -> None:
+        if self.group is not None and self._delivery == "at_least_once":
+            self._store(self._take_done())
+            self._commit()
+
     def _commit(self, positions: list[TopicPartition] | None = None) -> None:
         """Commit these positions, or all that are stored, and wait."""
         if positions is None:
@@ -457,8 +462,9 @@ class Consumer(Generic[R]):
 
     def _on_revoke(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         # Called from within `_poll`, when everything handed out before has been handled and stored.
+        # But when it closes after a failure, what is in hand has not: then only the rest may count.
         try:
-            self.commit()
+            self._commit_done()
         except LogError as error:
             _client.logger.warning("commit on revoke: %s", error)
         self._unassign(kafka, partitions)
@@ -500,7 +506,7 @@ class Consumer(Generic[R]):
     def _lost(self, stream: str, partition: int, at: int, low: int, high: int) -> LostRecordsError:
         reader = f"group {self.group!r}" if self.group else "this reader"
         seek = f"headrace group seek {self.group} {stream} --to earliest" if self.group else "start='earliest'"
-        place = f"stream {stream!r}, partition {partition},"
+        place = f"partition {partition} of stream {stream!r}"
         if at < low:
             what = f"Records {at:,} to {low - 1:,} of {place} were deleted before {reader} read them."
         else:

@@ -65,7 +65,7 @@ class Message(msgspec.Struct, Generic[R], gc=False, eq=False):
 
     @property
     def time(self) -> datetime:
-        """When it was written to the log."""
+        """When it was sent, by the clock of whoever sent it."""
         return datetime.fromtimestamp(self._kafka.timestamp()[1] / 1000, UTC)
 
     @property

@@ -312,8 +312,6 @@ def test_batch_counts_as_handled_when_the_next_is_asked_for(
         with headrace_app.consumer(stream, group=group) as messages:
             take(messages, 2)
             take(messages, 2)
-            messages.commit()
-            assert committed(headrace_app, group) == {0: 2}
             raise ValueError("the handler fails")
 
     with pytest.raises(ValueError, match="the handler fails"):
@@ -323,6 +321,18 @@ def test_batch_counts_as_handled_when_the_next_is_asked_for(
         take(messages, 2)
         assert numbers(take(messages, 2)) == [4, 5]
     assert committed(headrace_app, group) == {0: 6}
+
+
+def test_commit_counts_what_was_handed_out_as_handled(headrace_app: hr.App, make: Make, unique_name: Name) -> None:
+    stream, group = make(Event, partitions=1), unique_name("group")
+    write(headrace_app, stream, range(4))
+    messages = headrace_app.consumer(stream, group=group)
+    take(messages, 2)
+    messages.commit()
+    assert committed(headrace_app, group) == {0: 2}
+    take(messages, 1)
+    messages.close()  # without a word about the third
+    assert committed(headrace_app, group) == {0: 2}
 
 
 def test_group_commits_by_itself_while_it_reads(headrace_app: hr.App, make: Make, unique_name: Name) -> None:
@@ -477,7 +487,7 @@ def test_revoke_without_the_commit_would_hand_out_records_again(
     headrace_app: hr.App, make: Make, unique_name: Name, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The protection off."""
-    monkeypatch.setattr(hr.Consumer, "commit", lambda self: None)
+    monkeypatch.setattr(hr.Consumer, "_commit_done", lambda self: None)
     off = {"enable.auto.commit": False}
     handled, found = handed_over(headrace_app, make(Event, partitions=4), unique_name("group"), **off)
     assert set(found) & set(handled)
@@ -499,7 +509,7 @@ def test_records_deleted_before_a_stopped_group_read_them_are_an_error_and_an_ev
         take(messages, 1)
     error = caught.value
     assert (error.stream, error.partition, error.first, error.last) == (stream.name, 0, 2, 6)
-    assert f"Records 2 to 6 of stream '{stream.name}', partition 0, were deleted before group '{group}'" in str(
+    assert f"Records 2 to 6 of partition 0 of stream '{stream.name}' were deleted before group '{group}'" in str(
         error
     )
     assert f"headrace group seek {group} {stream.name} --to earliest" in error.remedy
