@@ -28,6 +28,8 @@ from headrace.units import duration, size_bytes
 
 R = TypeVar("R")
 
+_NAME_MAX = 249 - len(DEAD_LETTER_SUFFIX)
+
 
 class App:
     """Declares streams and opens clients on them.
@@ -75,6 +77,11 @@ class App:
             raise DefinitionError(
                 f"Stream {name!r} is declared twice: here and at {self.streams[name].declared_at}.",
                 remedy="Use the first, or another name.",
+            )
+        if len(name) > _NAME_MAX:
+            raise DefinitionError(
+                f"Stream {name[:20]!r}… has a name of {len(name)} letters.",
+                remedy=f"Use {_NAME_MAX} at most: its dead letters need a name too.",
             )
         if name.startswith(OWN_PREFIX) or name.endswith(DEAD_LETTER_SUFFIX):
             raise DefinitionError(

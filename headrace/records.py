@@ -13,6 +13,7 @@ from decimal import Decimal
 from enum import Enum
 from math import isfinite
 from typing import Any, Generic, TypeVar, dataclass_transform
+from uuid import UUID
 
 import msgspec
 from msgspec import inspect
@@ -107,10 +108,25 @@ class Codec(Generic[R]):
                     f"{self.name} has no field {name!r} to be a key.",
                     remedy=f"Its fields are {', '.join(fields) or 'none'}.",
                 )
+            if not _can_be_key(self.schema["properties"].get(name, {})):
+                raise DefinitionError(
+                    f"Field {name!r} of {self.name} cannot be a key.",
+                    remedy="A key is a str, int, bool, Decimal, datetime, date, UUID or Enum.",
+                )
         if len(names) == 1:
             (name,) = names
             return lambda record: _key_text(getattr(record, name), name).encode()
         return lambda record: join_key(_key_text(getattr(record, name), name) for name in names).encode()
+
+
+def _can_be_key(schema: dict[str, Any]) -> bool:
+    options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
+    return all(
+        "enum" in option
+        or option.get("type") in ("integer", "boolean")
+        or (option.get("type") == "string" and "contentEncoding" not in option)
+        for option in options
+    )
 
 
 def join_key(parts: Any) -> str:
@@ -129,7 +145,7 @@ def _key_text(value: object, name: str) -> str:
         value = value.value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, str | int | Decimal):
+    if isinstance(value, str | int | Decimal | UUID):
         return str(value)
     if isinstance(value, datetime):
         value = value.astimezone(UTC)  # the same moment is the same key

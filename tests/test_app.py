@@ -63,6 +63,12 @@ def test_stream_with_a_name_kafka_would_refuse_is_refused(name: str) -> None:
         hr.App("shop").stream(name, Purchase)
 
 
+def test_stream_whose_dead_letters_would_have_no_name_is_refused() -> None:
+    hr.App("shop").stream("x" * 245, Purchase)
+    with pytest.raises(DefinitionError, match="has a name of 246 letters"):
+        hr.App("shop").stream("x" * 246, Purchase)
+
+
 @pytest.mark.parametrize("name", ["headrace.metrics", "headrace.mine", "purchases.dlq"])
 def test_stream_with_a_name_of_headraces_own_is_refused(name: str) -> None:
     with pytest.raises(DefinitionError, match="is kept for Headrace's own streams"):

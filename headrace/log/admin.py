@@ -36,13 +36,6 @@ if TYPE_CHECKING:
     from headrace.log.schemas import Schemas
 
 _FOREVER = timedelta.max
-# What a broker says when leadership has moved and this client does not know yet.
-_MOVED = {
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-}
 _HOUR_MS = 3_600_000
 # A batch on the wire may be this large whatever the size of its records.
 _BATCH_BYTES = 1024**2
@@ -322,7 +315,7 @@ class Admin:
                 except NotFoundError:  # a group may remember streams that were deleted since
                     continue
                 except LogError as error:
-                    if getattr(error, "code", None) not in _MOVED or time.monotonic() > deadline:
+                    if getattr(error, "code", None) not in _client.MOVED or time.monotonic() > deadline:
                         raise
                     moved[place] = spec
             asked = moved

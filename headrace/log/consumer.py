@@ -539,12 +539,17 @@ class Consumer(Generic[R]):
             )
 
     def _call(self, what: str, function: Any, *arguments: Any, **named: Any) -> Any:
-        try:
-            result = function(*arguments, **named)
-        except KafkaException as error:
-            raise _client.translate(error, what, address=self._address) from None
-        self._down_since = None
-        return result
+        deadline = time.monotonic() + _client.REQUEST_TIMEOUT_S
+        while True:
+            try:
+                result = function(*arguments, **named)
+            except KafkaException as error:
+                if error.args[0].code() not in _client.MOVED or time.monotonic() > deadline:
+                    raise _client.translate(error, what, address=self._address) from None
+                time.sleep(0.05)  # librdkafka asks for the new leader meanwhile
+            else:
+                self._down_since = None
+                return result
 
 
 def _group_protocol(site: SiteSettings, options: Mapping[str, Any] | None) -> dict[str, Any]:

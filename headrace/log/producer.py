@@ -54,6 +54,7 @@ _SAFE = {
     "message.max.bytes": 1_000_000_000,  # the stream's own max_bytes is what counts
 }
 _PARKED_MAX = 10_000
+_FAILURES_MAX = 1000
 _PURGE_TIMEOUT_S = 5.0
 _LATENCY_SAMPLE = 64  # one record in so many is timed
 
@@ -98,7 +99,8 @@ class Producer:
         self._waiting = 0
         # Only the poll thread runs delivery callbacks, so only it writes these.
         self._idle = True
-        self._failed: deque[tuple[Ack, HeadraceError]] = deque(maxlen=1000)
+        self._failed: deque[tuple[Ack, HeadraceError]] = deque(maxlen=_FAILURES_MAX)
+        self._failures = 0
         self._resolved: list[Waiter] = []
         self._stop = False
         metrics = metrics or Metrics("", source)
@@ -392,17 +394,20 @@ class Producer:
         ack._error = reason
         self._errors.add()
         self._failed.append((ack, reason))
+        self._failures += 1
 
     def _raise_failures(self) -> None:
         failures = [error for ack, error in self._failed if not ack._observed]
+        count = len(failures) + self._failures - len(self._failed)  # the oldest are counted, not kept
         self._failed.clear()
-        if len(failures) == 1:
+        self._failures = 0
+        if count == 1:
             raise failures[0]
         if failures:
             raise DeliveryError(
-                f"{len(failures):,} records were not written. The first: {failures[0].message}",
+                f"{count:,} records were not written. One of them: {failures[0].message}",
                 remedy=failures[0].remedy,
-                count=len(failures),
+                count=count,
             )
 
     def _target(self, stream: Stream[Any]) -> _Target:

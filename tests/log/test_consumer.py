@@ -535,7 +535,7 @@ def test_records_deleted_before_a_reader_without_a_group_came_are_an_error(
     for future in kafka_admin.delete_records([TopicPartition(stream.name, 0, 7)]).values():
         future.result(15)
     with (
-        pytest.raises(LostRecordsError, match="Records 3 to 6 of stream") as caught,
+        pytest.raises(LostRecordsError, match="Records 3 to 6 of partition 0 of stream") as caught,
         headrace_app.consumer(stream, start={0: 3}) as messages,
     ):
         take(messages, 1)
