@@ -10,7 +10,7 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 
 import psutil
@@ -152,6 +152,29 @@ class Bench:
                 if seen == self.count:
                     break
 
+    def memory_of_sending(self) -> list[int]:
+        samples = []
+
+        def records() -> Iterator[Purchase]:
+            for n in range(self.count):
+                if n % (self.count // 5) == 0:
+                    samples.append(_resident())
+                yield RECORDS[n % 1000]
+
+        with self.app.producer("memory") as producer:
+            producer.send_all(self.typed, records())
+            samples.append(_resident())
+        return samples[1:]
+
+    def memory_of_reading(self) -> list[int]:
+        samples, seen = [], 0
+        with self.app.consumer(self.typed) as messages:
+            while seen < self.count:
+                before, seen = seen, seen + sum(1 for message in messages.batch() if message.record.amount >= 0)
+                if seen * 5 // self.count > before * 5 // self.count:
+                    samples.append(_resident())
+        return samples
+
     def peer_consume_json(self) -> None:
         consumer = Consumer({**self.options, "group.id": "peer", "auto.offset.reset": "earliest"})
         consumer.assign([_at_start("peer-json", p) for p in range(4)])
@@ -167,6 +190,10 @@ class Bench:
         with self.app.consumer(self.typed) as messages:
             while seen < self.count:
                 seen += sum(1 for message in messages.batch() if message.record.amount >= 0)
+
+
+def _resident() -> int:
+    return psutil.Process().memory_info().rss
 
 
 def _at_start(topic: str, partition: int) -> TopicPartition:
@@ -193,7 +220,6 @@ def run(bench: Bench, rounds: int) -> None:
         ("consume typed, batch", bench.consume_typed, bench.peer_consume_json),
     ]
     times: dict[Callable[[], None], list[float]] = {}
-    memory: dict[Callable[[], None], list[int]] = {}
     functions = list(dict.fromkeys(function for _, ours, peer in pairs for function in (peer, ours)))
     for number in range(rounds + 1):
         for function in functions:
@@ -202,16 +228,18 @@ def run(bench: Bench, rounds: int) -> None:
             seconds = time.perf_counter() - started
             if number:  # the first round warms up
                 times.setdefault(function, []).append(seconds)
-                memory.setdefault(function, []).append(psutil.Process().memory_info().rss)
     print(f"{bench.count:,} records, {rounds} rounds, medians; ratio to confluent-kafka, higher is better\n")
     print(f"{'':28}{'Headrace/s':>12}{'peer/s':>12}{'ratio':>8}")
     for name, ours, peer in pairs:
         rate, peer_rate = (bench.count / statistics.median(times[function]) for function in (ours, peer))
         print(f"{name:28}{rate:>12,.0f}{peer_rate:>12,.0f}{rate / peer_rate:>8.2f}")
-    sizes = [size for each in memory.values() for size in each]
-    first, last = memory[functions[0]][0], memory[functions[0]][-1]
-    print(f"\nresident memory: {min(sizes) / 2**20:,.0f} to {max(sizes) / 2**20:,.0f} MB;", end=" ")
-    print(f"after the first round {first / 2**20:,.0f} MB, after the last {last / 2**20:,.0f} MB")
+    print(f"\nresident memory in one run of {bench.count:,}, at each fifth, MB")
+    print(f"  send_all typed  {_memory(bench.memory_of_sending())}")
+    print(f"  consume typed   {_memory(bench.memory_of_reading())}")
+
+
+def _memory(samples: list[int]) -> str:
+    return "  ".join(f"{size / 2**20:,.0f}" for size in samples)
 
 
 if __name__ == "__main__":

@@ -62,15 +62,17 @@ class ExceptionRecord(Record):
 
 
 class Counter:
-    """A number that only grows. One thread adds; any thread reads."""
+    """A number that only grows. Any thread adds, any thread reads; in a hot loop, add once per batch."""
 
-    __slots__ = ("value",)
+    __slots__ = ("_lock", "value")
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self.value = 0.0
 
     def add(self, amount: float = 1) -> None:
-        self.value += amount
+        with self._lock:
+            self.value += amount
 
 
 class Histogram:
@@ -168,8 +170,7 @@ class Metrics:
         self._lock = threading.Lock()
         self._counters: dict[str, Counter] = {}
         self._histograms: dict[str, Histogram] = {}
-        self._gauges: dict[str, Callable[[], float]] = {}
-        self._totals: dict[str, Callable[[], float]] = {}
+        self._gauges: dict[str, list[Callable[[], float]]] = {}
         self._published: dict[str, float] = {}
 
     def counter(self, name: str) -> Counter:
@@ -180,15 +181,21 @@ class Metrics:
         with self._lock:
             return self._histograms.setdefault(name, Histogram())
 
-    def gauge(self, name: str, read: Callable[[], float]) -> None:
-        """Register a value that is read when metrics are published."""
-        with self._lock:
-            self._gauges[name] = read
+    def gauge(self, name: str, read: Callable[[], float]) -> Callable[[], None]:
+        """Register a value that is read when metrics are published; call what is returned to end it.
 
-    def total(self, name: str, read: Callable[[], float]) -> None:
-        """Register a counter that someone else keeps, where every nanosecond counts."""
+        Several under one name add up.
+        """
         with self._lock:
-            self._totals[name] = read
+            self._gauges.setdefault(name, []).append(read)
+
+        def end() -> None:
+            with self._lock:
+                self._gauges[name].remove(read)
+                if not self._gauges[name]:
+                    del self._gauges[name]
+
+        return end
 
     @contextmanager
     def time(self, name: str) -> Iterator[None]:
@@ -202,7 +209,7 @@ class Metrics:
     def take(self, *, instance: str, at: datetime, interval_s: float) -> MetricsRecord:
         """What happened since the last `take`, as a record."""
         with self._lock:
-            histograms, gauges = dict(self._histograms), dict(self._gauges)
+            histograms, gauges = dict(self._histograms), _copy(self._gauges)
         counted = {}
         for name, value in self._counted().items():
             counted[name] = value - self._published.get(name, 0.0)
@@ -222,7 +229,7 @@ class Metrics:
         """The running totals in Prometheus' text format."""
         labels = f'app="{_escape(self.app)}",element="{_escape(self.element)}"'
         with self._lock:
-            histograms, gauges = dict(self._histograms), dict(self._gauges)
+            histograms, gauges = dict(self._histograms), _copy(self._gauges)
         lines = []
         for name, value in sorted(self._counted().items()):
             full = f"headrace_{_metric(name)}_total"
@@ -244,22 +251,27 @@ class Metrics:
 
     def _counted(self) -> dict[str, float]:
         with self._lock:
-            counters, totals = dict(self._counters), dict(self._totals)
-        return {name: counter.value for name, counter in counters.items()} | {
-            name: float(read()) for name, read in totals.items()
-        }
+            return {name: counter.value for name, counter in self._counters.items()}
 
 
-def _read(gauges: dict[str, Callable[[], float]]) -> dict[str, float]:
+_Gauges = dict[str, list[Callable[[], float]]]
+
+
+def _copy(gauges: _Gauges) -> _Gauges:
+    return {name: list(readers) for name, readers in gauges.items()}
+
+
+def _read(gauges: _Gauges) -> dict[str, float]:
     """The gauges that can be read; one that fails or has no number must not take the others with it."""
-    values = {}
-    for name, read in gauges.items():
-        try:
-            value = float(read())
-        except Exception:  # noqa: S112 - a user's function, and nobody here to tell
-            continue
-        if math.isfinite(value):
-            values[name] = value
+    values: dict[str, float] = {}
+    for name, readers in gauges.items():
+        for read in readers:
+            try:
+                value = float(read())
+            except Exception:  # noqa: S112 - a user's function, and nobody here to tell
+                continue
+            if math.isfinite(value):
+                values[name] = values.get(name, 0.0) + value
     return values
 
 

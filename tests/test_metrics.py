@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -139,6 +140,25 @@ def test_gauge_that_fails_or_is_not_a_number_leaves_the_others_alone() -> None:
     assert metrics.take(instance="i", at=AT, interval_s=1.0).gauges == {"fine": 1.0}
     assert "headrace_fine{" in metrics.prometheus()
     assert "broken" not in metrics.prometheus()
+
+
+def test_gauges_of_one_name_add_up_until_they_end() -> None:
+    metrics = Metrics("shop", "ingest")
+    end_first = metrics.gauge("queue", lambda: 2)
+    end_second = metrics.gauge("queue", lambda: 3)
+    assert metrics.take(instance="i", at=AT, interval_s=1.0).gauges == {"queue": 5.0}
+    end_first()
+    assert metrics.take(instance="i", at=AT, interval_s=1.0).gauges == {"queue": 3.0}
+    end_second()
+    assert metrics.take(instance="i", at=AT, interval_s=1.0).gauges == {}
+
+
+def test_counter_added_to_by_many_threads_misses_nothing() -> None:
+    counter = Metrics("shop", "ingest").counter("records")
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(8):
+            threads.submit(lambda: [counter.add() for _ in range(20_000)])
+    assert counter.value == 160_000
 
 
 def parse(text: str) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -24,6 +25,7 @@ logger.addHandler(logging.NullHandler())
 logger.propagate = False
 
 REQUEST_TIMEOUT_S = 15.0
+_PROPAGATION_S = 1.0
 
 _UNAVAILABLE = {
     KafkaError._ALL_BROKERS_DOWN,
@@ -97,3 +99,22 @@ def translate(error: Exception, what: str, *, address: str = "") -> HeadraceErro
             f"{what}: no broker answers{where} ({text}).", remedy="See whether it is up with: headrace status"
         )
     return LogError(f"{what}: {text}.", code=code)
+
+
+def partitions_of(kafka: Any, name: str, *, address: str) -> list[int]:
+    """The partitions of a stream; NotFoundError if there is none of this name.
+
+    A broker learns of a stream that was just created a moment after the others, so a no is asked again.
+    """
+    what = f"Stream {name!r}"
+    deadline = time.monotonic() + _PROPAGATION_S
+    while True:
+        try:
+            topic = kafka.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name]
+        except KafkaException as error:
+            raise translate(error, what, address=address) from None
+        if topic.error is None:
+            return list(topic.partitions)
+        if topic.error.code() not in _MISSING | MOVED or time.monotonic() > deadline:
+            raise translate(topic.error, what)
+        time.sleep(0.05)

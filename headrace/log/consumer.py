@@ -273,7 +273,7 @@ class Consumer(Generic[R]):
             messages.append(message)
             if last is not None:
                 last[(message.stream, message.partition)] = message
-        self._records_in.value += len(messages)
+        self._records_in.add(len(messages))
         return messages
 
     def _is_wanted(self, message: Message[R]) -> bool:
@@ -353,7 +353,11 @@ class Consumer(Generic[R]):
     # Where to start.
 
     def _open(self) -> None:
-        partitions = [TopicPartition(name, p) for name in self._streams for p in self._partitions_of(name)]
+        partitions = [
+            TopicPartition(name, p)
+            for name in self._streams
+            for p in _client.partitions_of(self._kafka, name, address=self._address)
+        ]
         self._partitions = partitions
         self._set_ends(partitions)
         if self.group is None:
@@ -374,13 +378,6 @@ class Consumer(Generic[R]):
             for each in partitions:
                 low, high = self._watermarks(each)
                 self._ends[(each.topic, each.partition)] = high if high > low else _END
-
-    def _partitions_of(self, name: str) -> list[int]:
-        what = f"Stream {name!r}"
-        topics = self._call(what, self._kafka.list_topics, name, timeout=_client.REQUEST_TIMEOUT_S).topics
-        if topics[name].error is not None:
-            raise _client.translate(topics[name].error, what)
-        return list(topics[name].partitions)
 
     def _starts(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Where `start` lies in each partition, as real offsets."""

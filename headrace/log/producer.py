@@ -56,7 +56,7 @@ _SAFE = {
 _PARKED_MAX = 10_000
 _FAILURES_MAX = 1000
 _PURGE_TIMEOUT_S = 5.0
-_LATENCY_SAMPLE = 64  # one record in so many is timed
+_LATENCY_SAMPLE = 63  # one record in 64 is timed
 
 
 class Producer:
@@ -93,7 +93,8 @@ class Producer:
         self._numbers = itertools.count(1)  # drawing one is atomic, so that ids are unique across threads
         self._targets: dict[Stream[Any], _Target] = {}
         self._parked: deque[_Parcel] = deque()  # records that wait for space on behalf of an event loop
-        self._sent = self._sent_bytes = 0  # for metrics: threads that race may miss a few
+        # For metrics, counted here and added up by the poll thread; threads that race may miss a few.
+        self._sent = self._sent_bytes = self._counted = self._counted_bytes = 0
         self._closed = False
         self._changed = threading.Condition()
         self._waiting = 0
@@ -105,10 +106,10 @@ class Producer:
         self._stop = False
         metrics = metrics or Metrics("", source)
         self._latency = metrics.histogram("ack")
-        metrics.total("records_out", lambda: self._sent)
-        metrics.total("bytes_out", lambda: self._sent_bytes)
+        self._records = metrics.counter("records_out")
+        self._bytes = metrics.counter("bytes_out")
         self._errors = metrics.counter("delivery_errors")
-        metrics.gauge("producer_queue", self.__len__)
+        self._end_gauge = metrics.gauge("producer_queue", self.__len__)
         self._thread = threading.Thread(target=self._poll, name=f"headrace-producer-{source}", daemon=True)
         self._thread.start()
 
@@ -282,7 +283,7 @@ class Producer:
         if partition < 0 and key is None:
             partition = target.next_partition()
         ack = Ack(target.name, id, self)
-        if number % _LATENCY_SAMPLE == 0:
+        if not number & _LATENCY_SAMPLE:
             ack._sent_s = time.perf_counter()
         self._sent += 1
         self._sent_bytes += size
@@ -336,10 +337,18 @@ class Producer:
             if self._resolved:
                 resolved, self._resolved = self._resolved, []
                 resolve(resolved)
+            if self._sent != self._counted:
+                self._count()
             if self._waiting:
                 with self._changed:
                     self._idle = not len(self)
                     self._changed.notify_all()
+
+    def _count(self) -> None:
+        sent, sent_bytes = self._sent, self._sent_bytes
+        self._records.add(sent - self._counted)
+        self._bytes.add(sent_bytes - self._counted_bytes)
+        self._counted, self._counted_bytes = sent, sent_bytes
 
     def _on_error(self, error: KafkaError) -> None:
         # librdkafka tells of everything here; only after a fatal error is the client of no use any more.
@@ -355,6 +364,8 @@ class Producer:
 
     def _abandon(self) -> None:
         """Fail what is still under way and wake whoever waits for it; the poll thread has ended."""
+        self._count()
+        self._end_gauge()
         self._kafka.purge()
         self._kafka.flush(_PURGE_TIMEOUT_S)
         while self._parked:
@@ -412,14 +423,8 @@ class Producer:
 
     def _target(self, stream: Stream[Any]) -> _Target:
         """Look the stream up in the log, once: an unknown one is an error now, not a time-out later."""
-        what = f"Stream {stream.name!r}"
-        try:
-            topic = self._kafka.list_topics(stream.name, timeout=_client.REQUEST_TIMEOUT_S).topics[stream.name]
-        except KafkaException as error:
-            raise _client.translate(error, what, address=self._address) from None
-        if topic.error is not None:
-            raise _client.translate(topic.error, what)
-        target = _Target(stream, self.source, len(topic.partitions))
+        partitions = _client.partitions_of(self._kafka, stream.name, address=self._address)
+        target = _Target(stream, self.source, len(partitions))
         self._targets[stream] = target
         return target
 

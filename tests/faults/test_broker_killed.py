@@ -11,6 +11,7 @@ import pytest
 from faults.conftest import Event, judge, pid_of
 
 import headrace as hr
+from headrace.errors import LogError
 from headrace.log.ack import Ack
 from headrace.settings import Settings
 from headrace.substrate import site as sites
@@ -85,7 +86,11 @@ def three_brokers(start_site) -> tuple[Settings, hr.App, hr.Stream[Event]]:
 
 
 def leader_of(app: hr.App, stream: hr.Stream[Event]) -> int:
-    return app.site.admin().describe(stream.name).partitions[0].leader
+    """The partition's leader; -1 while the brokers are still agreeing on one."""
+    try:
+        return app.site.admin().describe(stream.name).partitions[0].leader
+    except LogError:
+        return -1
 
 
 def test_leader_of_three_killed_during_produce_pauses_for_the_election_only(start_site):

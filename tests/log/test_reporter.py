@@ -154,3 +154,16 @@ def test_report_goes_on_after_the_log_is_back() -> None:
     wait_until(lambda: len(sent) >= 2, what="reports arrive")
     reporter.close()
     assert {record.element for record in sent} == {"pricing"}
+
+
+def test_two_producers_of_one_element_are_counted_together(headrace_app: hr.App, make: Make) -> None:
+    stream = make(bytes)
+    metrics = headrace_app.metrics("writer")
+    with headrace_app.producer("writer") as first, headrace_app.producer("writer") as second:
+        for number in range(10):
+            (first if number % 2 else second).send(stream, b"12345")
+    assert metrics.counter("records_out").value == 10
+    assert metrics.counter("bytes_out").value == 50
+    with headrace_app.producer("writer") as third:
+        third.send_all(stream, [(None, b"1")])
+    assert metrics.counter("records_out").value == 11
