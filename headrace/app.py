@@ -10,7 +10,8 @@ from typing import Any, Literal, TypeVar
 
 from headrace import settings as _settings
 from headrace.errors import DefinitionError
-from headrace.log.consumer import Consumer, Delivery, Start
+from headrace.log.consumer import Consumer
+from headrace.log.offsets import Delivery, Start
 from headrace.log.producer import Producer, Profile
 from headrace.log.site import Site
 from headrace.log.stream import (

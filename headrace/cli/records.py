@@ -17,8 +17,8 @@ from headrace.cli._output import Format, Output, readable, say, say_count, show_
 from headrace.cli._position import HELP, read_position
 from headrace.errors import NotFoundError, RecordError, SettingsError
 from headrace.log.admin import Admin
-from headrace.log.consumer import Start
 from headrace.log.message import Message
+from headrace.log.offsets import Start
 
 _SHOWN = 10  # bad lines that are told one by one
 

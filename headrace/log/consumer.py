@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime, timedelta
+from datetime import timedelta
 from types import TracebackType
 from typing import Any, Generic, Literal, TypeVar
 
@@ -20,7 +20,6 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from headrace.errors import (
     DecodeError,
-    DefinitionError,
     LogError,
     LostRecordsError,
     RunningError,
@@ -28,14 +27,13 @@ from headrace.errors import (
 )
 from headrace.log import _client
 from headrace.log.message import REPLAY_HEADER, Message
+from headrace.log.offsets import Delivery, Offsets, Start, check_choices
 from headrace.log.stream import Stream
 from headrace.metrics import Metrics
 from headrace.settings import SiteSettings
 from headrace.units import duration
 
 R = TypeVar("R")
-Start = Literal["earliest", "latest"] | datetime | Mapping[int, int]
-Delivery = Literal["at_least_once", "at_most_once"]
 
 _SLICE_S = 0.25  # how long a wait may keep Ctrl-C waiting
 _BATCH = 500
@@ -65,7 +63,7 @@ class Consumer(Generic[R]):
         bad_record: Callable[[Message[R], DecodeError], None] | None = None,
         lost_records: Callable[[LostRecordsError], None] | None = None,
     ) -> None:
-        _check_choices(streams, start, until, delivery, group)
+        check_choices(streams, start, until, delivery, group)
         self.group = group
         self._streams = {stream.name: stream for stream in streams}
         self._codecs = {stream.name: stream.codec for stream in streams}
@@ -104,6 +102,7 @@ class Consumer(Generic[R]):
         }
         self._address = configuration["bootstrap.servers"]
         self._kafka = _client.build(KafkaConsumer, configuration)
+        self._offsets = Offsets(self._kafka, self._address, self._on_answer)
         try:
             self._open()
         except BaseException:
@@ -150,15 +149,15 @@ class Consumer(Generic[R]):
 
     def seek(self, start: Start) -> None:
         """Go to another position in every partition this consumer has; what comes next starts there."""
-        _check_choices(list(self._streams.values()), start, None, self._delivery, self.group)
+        check_choices(list(self._streams.values()), start, None, self._delivery, self.group)
         self._settle()
         self._ready.clear()
         self._start = start
         assigned = self._kafka.assignment()
         self._set_ends(assigned)
-        positions = self._starts(assigned)
+        positions = self._offsets.at(start, assigned)
         for position in positions:
-            self._call("seek", self._kafka.seek, position)
+            self._offsets.ask("seek", self._kafka.seek, position)
             self._positions[(position.topic, position.partition)] = position.offset
             self._done.pop((position.topic, position.partition), None)
         if self.group is not None:
@@ -343,12 +342,12 @@ class Consumer(Generic[R]):
         """Commit these positions, or all that are stored, and wait."""
         if positions is None:
             try:
-                self._call("commit", self._kafka.commit, asynchronous=False)
+                self._offsets.ask("commit", self._kafka.commit, asynchronous=False)
             except LogError as error:
                 if getattr(error, "code", None) != KafkaError._NO_OFFSET:  # nothing new is stored
                     raise
         elif positions:
-            self._call("commit", self._kafka.commit, offsets=positions, asynchronous=False)
+            self._offsets.ask("commit", self._kafka.commit, offsets=positions, asynchronous=False)
 
     # Where to start.
 
@@ -361,7 +360,7 @@ class Consumer(Generic[R]):
         self._partitions = partitions
         self._set_ends(partitions)
         if self.group is None:
-            positions = self._starts(partitions)
+            positions = self._offsets.at(self._start, partitions)
             self._positions = {(p.topic, p.partition): p.offset for p in positions}
             self._kafka.assign(positions)
         else:
@@ -376,46 +375,15 @@ class Consumer(Generic[R]):
         """Where a finite read ends: what is written from now on is not part of it."""
         if self._ends is not None:
             for each in partitions:
-                low, high = self._watermarks(each)
+                low, high = self._offsets.watermarks(each)
                 self._ends[(each.topic, each.partition)] = high if high > low else _END
-
-    def _starts(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """Where `start` lies in each partition, as real offsets."""
-        if isinstance(self._start, Mapping):
-            chosen = self._start
-            return [
-                TopicPartition(p.topic, p.partition, chosen[p.partition])
-                if p.partition in chosen
-                else self._low(p)
-                for p in partitions
-            ]
-        if isinstance(self._start, datetime):
-            at_ms = max(0, int(self._start.timestamp() * 1000))
-            asked = [TopicPartition(p.topic, p.partition, at_ms) for p in partitions]
-            found = self._call(
-                "offsets by time", self._kafka.offsets_for_times, asked, timeout=_client.REQUEST_TIMEOUT_S
-            )
-            return [p if p.offset >= 0 else self._high(p) for p in found]
-        return [self._low(p) if self._start == "earliest" else self._high(p) for p in partitions]
-
-    def _low(self, partition: TopicPartition) -> TopicPartition:
-        return TopicPartition(partition.topic, partition.partition, self._watermarks(partition)[0])
-
-    def _high(self, partition: TopicPartition) -> TopicPartition:
-        return TopicPartition(partition.topic, partition.partition, self._watermarks(partition)[1])
-
-    def _watermarks(self, partition: TopicPartition) -> tuple[int, int]:
-        found = self._call(
-            "watermarks", self._kafka.get_watermark_offsets, partition, timeout=_client.REQUEST_TIMEOUT_S
-        )
-        return (found[0], found[1])
 
     # The group's word: partitions come and go. Called back from within `poll` and `consume`, where the client
     # must not be asked for metadata (`list_topics`): its binding would end the process at the next callback.
 
     def _on_assign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         try:
-            committed = self._committed(partitions)
+            committed = self._offsets.committed(partitions)
             known = [p for p in committed if p.offset >= 0]
             for each in known:
                 self._check_not_lost(each)
@@ -435,27 +403,21 @@ class Consumer(Generic[R]):
         if not partitions:
             return []
         if self._start != "latest":
-            positions = self._starts(partitions)
+            positions = self._offsets.at(self._start, partitions)
             self._commit(positions)
             return positions
         own = {(p.topic, p.partition) for p in partitions}
         others = [p for p in self._partitions if (p.topic, p.partition) not in own]
-        committed = self._committed([*partitions, *others])
+        committed = self._offsets.committed([*partitions, *others])
         read_before = {p.topic for p in committed if p.offset >= 0}
         begun = []
         for each in committed:
             if each.offset < 0 and each.topic not in read_before:
-                begun.append(self._high(each))
+                begun.append(self._offsets.high(each))
             elif (each.topic, each.partition) in own:
-                begun.append(self._low(each) if each.offset < 0 else each)
+                begun.append(self._offsets.low(each) if each.offset < 0 else each)
         self._commit(begun)
         return [p for p in begun if (p.topic, p.partition) in own]
-
-    def _committed(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        found: list[TopicPartition] = self._call(
-            "committed offsets", self._kafka.committed, partitions, timeout=_client.REQUEST_TIMEOUT_S
-        )
-        return found
 
     def _on_revoke(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         # Called from within `_poll`, when everything handed out before has been handled and stored.
@@ -480,7 +442,7 @@ class Consumer(Generic[R]):
     # Trouble.
 
     def _check_not_lost(self, position: TopicPartition) -> None:
-        low, high = self._watermarks(position)
+        low, high = self._offsets.watermarks(position)
         if not low <= position.offset <= high:
             raise self._lost(position.topic, position.partition, position.offset, low, high)
 
@@ -492,7 +454,7 @@ class Consumer(Generic[R]):
         elif code == KafkaError._AUTO_OFFSET_RESET:
             place = TopicPartition(kafka.topic(), kafka.partition())
             at = max(kafka.offset() or 0, self._done.get((place.topic, place.partition), 0))
-            self._problem = self._lost(place.topic, place.partition, at, *self._watermarks(place))
+            self._problem = self._lost(place.topic, place.partition, at, *self._offsets.watermarks(place))
         elif error.fatal() or code not in (
             KafkaError._TRANSPORT,
             KafkaError._ALL_BROKERS_DOWN,
@@ -526,6 +488,9 @@ class Consumer(Generic[R]):
         elif error.fatal():
             self._problem = _client.translate(error, f"Group {self.group!r}", address=self._address)
 
+    def _on_answer(self) -> None:
+        self._down_since = None
+
     def _check_reachable(self) -> None:
         """A finite read fails when the log stays away; one without end waits for it."""
         if self._down_since is None:
@@ -535,48 +500,8 @@ class Consumer(Generic[R]):
                 f"No broker answers at {self._address}.", remedy="See whether it is up with: headrace status"
             )
 
-    def _call(self, what: str, function: Any, *arguments: Any, **named: Any) -> Any:
-        deadline = time.monotonic() + _client.REQUEST_TIMEOUT_S
-        while True:
-            try:
-                result = function(*arguments, **named)
-            except KafkaException as error:
-                if error.args[0].code() not in _client.MOVED or time.monotonic() > deadline:
-                    raise _client.translate(error, what, address=self._address) from None
-                time.sleep(0.05)  # librdkafka asks for the new leader meanwhile
-            else:
-                self._down_since = None
-                return result
-
 
 def _group_protocol(site: SiteSettings, options: Mapping[str, Any] | None) -> dict[str, Any]:
     if {**site.client, **(options or {})}.get("group.protocol") == "classic":
         return {"group.protocol": "classic", "partition.assignment.strategy": "cooperative-sticky"}
     return {"group.protocol": "consumer"}
-
-
-def _check_choices(
-    streams: Sequence[Stream[Any]], start: Start, until: str | None, delivery: str, group: str | None
-) -> None:
-    if not streams:
-        raise DefinitionError("A consumer needs at least one stream.", remedy="Name the streams to read.")
-    if isinstance(start, datetime) and start.tzinfo is None:
-        raise DefinitionError("start is a time without a zone.", remedy="Write datetime(…, tzinfo=UTC).")
-    if isinstance(start, Mapping) and len(streams) > 1:
-        raise DefinitionError(
-            "start gives offsets by partition, but there are several streams.",
-            remedy="Open one consumer for each.",
-        )
-    if not isinstance(start, datetime | Mapping) and start not in ("earliest", "latest"):
-        raise DefinitionError(
-            f"start={start!r} is not a position.",
-            remedy="Use 'earliest', 'latest', a datetime, or a mapping of partition to offset.",
-        )
-    if until not in (None, "end"):
-        raise DefinitionError(f"until={until!r} is not known.", remedy="Use 'end', or leave it out.")
-    if until is not None and group is not None:
-        raise DefinitionError("A group reads without end.", remedy="Leave out either group or until.")
-    if delivery not in ("at_least_once", "at_most_once"):
-        raise DefinitionError(
-            f"delivery={delivery!r} is not known.", remedy="Use 'at_least_once' or 'at_most_once'."
-        )

@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 
 from headrace.errors import DecodeError, HeadraceError
 from headrace.log.admin import Admin
-from headrace.log.consumer import Consumer, Delivery, Start
+from headrace.log.consumer import Consumer
 from headrace.log.deadletter import DeadLetters
 from headrace.log.message import Message
+from headrace.log.offsets import Delivery, Start
 from headrace.log.producer import Producer, Profile
 from headrace.log.reporter import Reporter, exceptions_stream, metrics_stream
 from headrace.log.schemas import Schemas
