@@ -515,7 +515,7 @@ def test_records_deleted_before_a_stopped_group_read_them_are_an_error_and_an_ev
     assert f"headrace group seek {group} {stream.name} --to earliest" in error.remedy
     assert committed(headrace_app, group) == {0: 2}
 
-    headrace_app.site.shared_producer().flush()
+    headrace_app.site._report_producer().flush()
     with headrace_app.consumer(exceptions_stream, until="end") as reports:
         (report,) = [each.record for each in reports if each.record.element == group]
     assert (report.app, report.stage, report.kind) == (headrace_app.name, "read", "LostRecordsError")

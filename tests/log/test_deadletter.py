@@ -95,7 +95,7 @@ def test_bad_record_in_a_group_goes_to_the_dead_letters_as_it_was_and_the_group_
     }
     assert PREFIX == "__headrace.errors."
 
-    headrace_app.site.shared_producer().flush()
+    headrace_app.site._report_producer().flush()
     (report,) = [each.record for each in read(headrace_app, exceptions_stream) if each.record.element == group]
     assert (report.stage, report.kind, report.stream, report.offset) == ("decode", "DecodeError", stream.name, 1)
 

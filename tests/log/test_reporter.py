@@ -24,6 +24,7 @@ class Event(hr.Record):
 
 def published(app: hr.App, stream: hr.Stream[Any]) -> list[Any]:
     app.site.shared_producer().flush()
+    app.site._report_producer().flush()
     with app.consumer(stream, until="end") as messages:
         return [message.record for message in messages if message.record.app == app.name]
 
