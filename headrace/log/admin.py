@@ -327,10 +327,14 @@ class Admin:
     def _bytes_on_disk(self, name: str, partition: int) -> int | None:
         if not self._settings.embedded:
             return None
-        folders = list(self._settings.folder.glob(f"**/{name}-{partition}"))
-        if not folders:
-            return None
-        return max(sum(file.stat().st_size for file in folder.glob("*.log")) for folder in folders)
+        sizes = []
+        for node in range(1, self._settings.brokers + 1):
+            folder = self._settings.folder / f"broker-{node}" / f"{name}-{partition}"
+            try:
+                sizes.append(sum(file.stat().st_size for file in folder.iterdir() if file.suffix == ".log"))
+            except OSError:  # no replica here, or the broker is deleting it at this moment
+                continue
+        return max(sizes, default=None)
 
     def finish(self, futures: Mapping[Any, Any], what: str) -> dict[Any, Any]:
         """Wait for every future of an admin call."""
