@@ -25,9 +25,12 @@ VARIABLES = {
     "HEADRACE_SITE": "the site that is used when none is named",
     "HEADRACE_CACHE": "where jars and ahead-of-time caches are kept",
     "HEADRACE_JAVA_HOME": "the Java to use instead of the one brought along",
+    "HEADRACE_LAKE": "where the tables of the lake are kept",
+    "HEADRACE_SPARK_MASTER": "the Spark cluster that pipelines run on",
 }
 CLIENT_PREFIX = "HEADRACE_CLIENT_"
-_TOP_KEYS = ("site", "cache", "java_home", "sites")
+_TOP_KEYS = ("site", "cache", "java_home", "lake", "spark", "sites")
+_SPARK_KEYS = ("master", "memory", "checkpoints")
 _SITE_KEYS = ("brokers", "port", "heap", "broker", "properties")
 _SECRET = re.compile(r"password|secret|\.key|jaas|token", re.IGNORECASE)
 _SITE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -80,6 +83,16 @@ class SiteSettings:
 
 
 @dataclass(frozen=True)
+class SparkSettings:
+    """Where and how pipelines run: the master, the driver's heap, the checkpoints' folder, Spark's own options."""
+
+    checkpoints: str
+    master: str = "local"
+    memory_bytes: int = 1024**3
+    options: Options = field(default_factory=Options)
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of one project."""
 
@@ -88,6 +101,8 @@ class Settings:
     site: str = "main"
     java_home: Path | None = None
     sites: Mapping[str, SiteSettings] = field(default_factory=dict)
+    lake: str = "lake"
+    spark: SparkSettings = field(default_factory=lambda: SparkSettings(f"{STATE_FOLDER}/pipelines"))
 
     @property
     def state(self) -> Path:
@@ -151,6 +166,8 @@ def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) 
         site=site,
         java_home=Path(java_home).expanduser() if java_home else None,
         sites=sites,
+        lake=_place(environ.get("HEADRACE_LAKE") or _text(table, "lake") or "lake", root),
+        spark=_read_spark(table.get("spark", {}), root, environ),
     )
     settings.site_named()
     return settings
@@ -190,6 +207,7 @@ def _read_site(name: str, body: dict[str, Any], root: Path) -> SiteSettings:
         {key: 0 for key, value in rest.items() if not isinstance(value, dict) and "." not in key},
         _SITE_KEYS,
         where,
+        extra=", and Kafka's client options, which have dots",
     )
     client = Options(_flatten(rest))
     if "properties" in own:
@@ -228,6 +246,34 @@ def _read_site(name: str, body: dict[str, Any], root: Path) -> SiteSettings:
     )
 
 
+def _read_spark(body: Any, root: Path, environ: Mapping[str, str]) -> SparkSettings:
+    if not isinstance(body, dict):
+        raise SettingsError(f"'spark' in {FILE} is not a table.", remedy="Write [spark].")
+    own = {key: value for key, value in body.items() if key in _SPARK_KEYS}
+    rest = {key: value for key, value in body.items() if key not in _SPARK_KEYS}
+    _refuse_unknown(
+        {key: 0 for key, value in rest.items() if not isinstance(value, dict) and "." not in key},
+        _SPARK_KEYS,
+        "spark",
+        extra=", and Spark's own options, which have dots and are written without their spark.",
+    )
+    try:
+        memory_bytes = size_bytes(own.get("memory", "1 GB"))
+    except ValueError as error:
+        raise SettingsError(f"spark.memory: {error}.", remedy='Write, for instance, memory = "2 GB".') from None
+    return SparkSettings(
+        checkpoints=_place(_text(own, "checkpoints") or f"{STATE_FOLDER}/pipelines", root),
+        master=environ.get("HEADRACE_SPARK_MASTER") or _text(own, "master") or "local",
+        memory_bytes=memory_bytes,
+        options=Options({f"spark.{name}": value for name, value in _flatten(rest).items()}),
+    )
+
+
+def _place(text: str, root: Path) -> str:
+    """A folder below the project, elsewhere on this machine, or the address of one on shared storage."""
+    return text if "://" in text else str(root / Path(text).expanduser())
+
+
 def _client_variables(environ: Mapping[str, str]) -> dict[str, str]:
     return {
         name.removeprefix(CLIENT_PREFIX).lower().replace("_", "."): value
@@ -249,11 +295,10 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return flat
 
 
-def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str) -> None:
+def _refuse_unknown(table: Mapping[str, Any], known: tuple[str, ...], where: str, extra: str = "") -> None:
     for key in table:
         if key not in known:
             place = f"in [{where}] of {FILE}" if where else f"in {FILE}"
-            extra = ", and Kafka's client options, which have dots" if where else ""
             raise SettingsError(
                 f"Unknown key {key!r} {place}; known are {', '.join(known)}{extra}.",
                 remedy="Correct or remove it.",

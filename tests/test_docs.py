@@ -59,7 +59,7 @@ def test_command_is_documented(command: str) -> None:
     assert _is_named(command)
 
 
-@pytest.mark.parametrize("key", [*settings._TOP_KEYS, *settings._SITE_KEYS])
+@pytest.mark.parametrize("key", [*settings._TOP_KEYS, *settings._SPARK_KEYS, *settings._SITE_KEYS])
 def test_setting_is_documented(key: str) -> None:
     assert _is_named(key)
 

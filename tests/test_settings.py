@@ -197,7 +197,7 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("broker = 1", r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, sites\."),
+        ("broker = 1", r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, spark, sites\."),
         (
             "[sites.main]\nbrokrs = 1",
             r"Unknown key 'brokrs' in \[sites.main\] of headrace.toml; known are brokers, port, heap, broker, "
@@ -266,3 +266,34 @@ def test_settings_with_another_site_are_a_copy(tmp_path: Path) -> None:
     settings = read(tmp_path)
     changed = settings.with_site(SiteSettings("main", state=tmp_path, brokers=3))
     assert (settings.site_named().brokers, changed.site_named().brokers) == (1, 3)
+
+
+def test_spark_table_is_read_with_sparks_own_options(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text(
+        '[spark]\nmaster = "spark://h:7077"\nmemory = "2 GB"\nsql.session.timeZone = "UTC"\ncheckpoints = "hdfs://n/p"'
+    )
+    found = module.load(tmp_path, environ={"HOME": "/x"} | {}).spark
+    assert (found.master, found.memory_bytes, found.checkpoints) == ("spark://h:7077", 2 * 1024**3, "hdfs://n/p")
+    assert found.options == {"spark.sql.session.timeZone": "UTC"}
+
+
+def test_spark_master_of_the_environment_wins(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text('[spark]\nmaster = "yarn"')
+    assert (
+        module.load(tmp_path, environ={"HOME": "/x"} | {"HEADRACE_SPARK_MASTER": "local[3]"}).spark.master
+        == "local[3]"
+    )
+
+
+def test_unknown_key_in_spark_names_the_known(tmp_path: Path) -> None:
+    (tmp_path / "headrace.toml").write_text("[spark]\nmastr = 'x'")
+    with pytest.raises(SettingsError, match=r"'mastr'.*master, memory, checkpoints"):
+        module.load(tmp_path, environ={"HOME": "/x"} | {})
+
+
+def test_places_are_below_the_project_unless_absolute(tmp_path: Path) -> None:
+    assert module.load(tmp_path, environ={"HOME": "/x"} | {}).lake == str(tmp_path / "lake")
+    assert (
+        module.load(tmp_path, environ={"HOME": "/x"} | {"HEADRACE_LAKE": "s3://bucket/lake"}).lake
+        == "s3://bucket/lake"
+    )

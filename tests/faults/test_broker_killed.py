@@ -132,7 +132,9 @@ def test_leader_killed_ahead_of_its_followers_with_acks_one_loses_records(start_
     unsafe = {"acks": "1", "enable.idempotence": False}
 
     producer = app.producer("unsafe", options=unsafe)
-    producer.send(stream, Event(number=-1, text="")).result(30)  # so it need not ask a frozen broker for the leader
+    producer.send(stream, Event(number=-1, text="")).result(
+        30
+    )  # so it need not ask a frozen broker for the leader
 
     def write() -> list[Ack]:
         acks = [producer.send(stream, Event(number=number, text="")) for number in range(1000)]
@@ -152,7 +154,9 @@ def test_leader_killed_ahead_of_its_followers_with_acks_one_loses_records(start_
 def test_leader_killed_ahead_of_its_followers_with_the_default_loses_nothing(start_site):
     found, app, stream = three_brokers(start_site)
     producer = app.producer("safe")
-    producer.send(stream, Event(number=-1, text="")).result(30)  # so it need not ask a frozen broker for the leader
+    producer.send(stream, Event(number=-1, text="")).result(
+        30
+    )  # so it need not ask a frozen broker for the leader
 
     def write() -> list[Ack]:
         acks = [producer.send(stream, Event(number=number, text="")) for number in range(1000)]
