@@ -1,8 +1,8 @@
 """Headrace: a fast data platform in Python on Kafka and Spark.
 
 The key concepts: an `App` declares typed `Stream`s of `Record`s in a durable log; producers write to them,
-consumers read and replay them. `headrace up` starts a real log on a laptop. Read docs/tutorial.md first,
-then docs/log.md.
+consumers read and replay them; pipelines are PySpark functions between streams, tables and stores.
+`headrace run` starts it all on a laptop. Read docs/tutorial.md first, then docs/log.md and docs/pipelines.md.
 """
 
 from importlib import import_module
@@ -18,7 +18,12 @@ if TYPE_CHECKING:
     from headrace.log.producer import Producer
     from headrace.log.stream import Stream
     from headrace.metrics import Metrics
+    from headrace.pipelines.definition import Pipeline
+    from headrace.pipelines.triggers import every, once, realtime
     from headrace.records import Record
+    from headrace.stores.lake import lake
+    from headrace.stores.sql import sql_table
+    from headrace.tables.table import Table
 
 __version__ = "0.1.0"
 __all__ = [
@@ -30,10 +35,18 @@ __all__ = [
     "ManualClock",
     "Message",
     "Metrics",
+    "Pipeline",
     "Producer",
     "Record",
     "Stream",
     "SystemClock",
+    "Table",
+    "every",
+    "lake",
+    "once",
+    "realtime",
+    "sql_table",
+    "windows",
 ]
 
 # Each name is imported when it is first used, so that a command which needs no client starts at once.
@@ -46,14 +59,23 @@ _HOMES = {
     "ManualClock": "headrace.clock",
     "Message": "headrace.log.message",
     "Metrics": "headrace.metrics",
+    "Pipeline": "headrace.pipelines.definition",
     "Producer": "headrace.log.producer",
     "Record": "headrace.records",
     "Stream": "headrace.log.stream",
     "SystemClock": "headrace.clock",
+    "Table": "headrace.tables.table",
+    "every": "headrace.pipelines.triggers",
+    "lake": "headrace.stores.lake",
+    "once": "headrace.pipelines.triggers",
+    "realtime": "headrace.pipelines.triggers",
+    "sql_table": "headrace.stores.sql",
 }
 
 
 def __getattr__(name: str) -> Any:
+    if name == "windows":
+        return import_module("headrace.pipelines.windows")
     if name not in _HOMES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

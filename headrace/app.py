@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headrace import settings as _settings
 from headrace.errors import DefinitionError
@@ -24,8 +24,14 @@ from headrace.log.stream import (
     check_name,
 )
 from headrace.metrics import Metrics
+from headrace.pipelines.definition import Emit, Pipeline, define
+from headrace.pipelines.triggers import Trigger
 from headrace.settings import Settings
+from headrace.tables.table import Table
 from headrace.units import duration, size_bytes
+
+if TYPE_CHECKING:
+    from headrace.stores.store import Store
 
 R = TypeVar("R")
 
@@ -52,6 +58,7 @@ class App:
             )
         self.name = name
         self.streams: dict[str, Stream[Any]] = {}
+        self.pipelines: dict[str, Pipeline] = {}
         self._settings = settings
         self._site_name = site
 
@@ -73,6 +80,56 @@ class App:
         that holds the event time. Records are kept for seven days, those of a compacted stream for ever,
         unless `retention` says otherwise.
         """
+        declared: Stream[R] = self._declare(
+            Stream,
+            name,
+            record_type,
+            key=key,
+            time=time,
+            partitions=partitions,
+            retention=retention,
+            compact=compact,
+            max_bytes=max_bytes,
+        )
+        return declared
+
+    def table(
+        self,
+        name: str,
+        record_type: type[R],
+        *,
+        key: str | tuple[str, ...],
+        time: str | None = None,
+        partitions: int = DEFAULT_PARTITIONS,
+        retention: str | timedelta | Literal["forever"] | None = None,
+        max_bytes: int | str = DEFAULT_MAX_BYTES,
+    ) -> Table[R]:
+        """Declare a table: a compacted stream, of which the latest record of each `key` counts."""
+        declared: Table[R] = self._declare(
+            Table,
+            name,
+            record_type,
+            key=key,
+            time=time,
+            partitions=partitions,
+            retention=retention,
+            compact=True,
+            max_bytes=max_bytes,
+        )
+        return declared
+
+    def _declare(
+        self,
+        kind: Callable[..., Any],
+        name: str,
+        record_type: type[R],
+        *,
+        key: str | tuple[str, ...],
+        retention: Any,
+        compact: bool,
+        max_bytes: int | str,
+        **more: Any,
+    ) -> Any:
         check_name(name)
         if name in self.streams:
             raise DefinitionError(
@@ -89,7 +146,7 @@ class App:
                 f"{name!r} is kept for Headrace's own streams.",
                 remedy=f"Choose one that does not begin with {OWN_PREFIX!r} or end with {DEAD_LETTER_SUFFIX!r}.",
             )
-        caller = sys._getframe(1)
+        caller = sys._getframe(2)
         try:
             kept: timedelta | None = None if compact else DEFAULT_RETENTION
             if retention is not None:
@@ -97,20 +154,109 @@ class App:
             bytes_allowed = size_bytes(max_bytes)
         except ValueError as error:
             raise DefinitionError(f"Stream {name!r}: {error}.") from None
-        stream: Stream[R] = Stream(
+        stream = kind(
             name,
             record_type,
             key=(key,) if isinstance(key, str) else tuple(key),
-            time=time,
-            partitions=partitions,
             retention=kept,
             compact=compact,
             max_bytes=bytes_allowed,
             declared_at=f"{caller.f_code.co_filename}:{caller.f_lineno}",
             site=lambda: self.site,
+            **more,
         )
         self.streams[name] = stream
         return stream
+
+    def pipeline(
+        self,
+        *sources: Stream[Any] | Store,
+        to: Stream[Any] | Store | tuple[Stream[Any] | Store, ...],
+        trigger: Trigger,
+        name: str | None = None,
+        emit: Emit = "updates",
+        metadata: bool = False,
+        watermark: str | timedelta | None = None,
+        idle: str | timedelta | None = None,
+        max_batch: int | None = None,
+    ) -> Callable[[Callable[..., Any]], Pipeline]:
+        """Declare a pipeline: a function from the DataFrames of the sources to those of the outputs.
+
+        `emit="final"` lets an aggregate's row out once, when the watermark has passed it. `metadata` adds the
+        columns `_key`, `_partition`, `_offset`, `_time`, `_headers` and `_id`. `watermark` is how
+        late a record may be by its stream's event time, instead of `withWatermark` in the function; `idle` closes
+        windows even when nothing comes for so long. `max_batch` limits the records of one batch.
+        """
+        declared_at = _caller()
+
+        def declare(function: Callable[..., Any]) -> Pipeline:
+            return self._add(
+                define(
+                    function,
+                    sources,
+                    to,
+                    trigger,
+                    name=name,
+                    emit=emit,
+                    metadata=metadata,
+                    watermark=None if watermark is None else _late(watermark),
+                    idle=_idle(idle),
+                    max_batch=max_batch,
+                    declared_at=declared_at,
+                )
+            )
+
+        return declare
+
+    def sql_pipeline(
+        self,
+        name: str,
+        query: str,
+        *,
+        to: Stream[Any] | Store,
+        trigger: Trigger,
+        watermark: str | timedelta = "10 minutes",
+        stores: Sequence[Store] = (),
+        emit: Emit = "updates",
+        idle: str | timedelta | None = None,
+        max_batch: int | None = None,
+    ) -> Pipeline:
+        """Declare a pipeline in SQL over this app's streams and tables, and over `stores`, by their names.
+
+        `watermark` is how late a record may be, for the streams that have an event time.
+        """
+        from headrace.pipelines.sql import define_sql
+
+        pipeline = define_sql(
+            name,
+            query,
+            self.streams,
+            to,
+            trigger,
+            delay=_late(watermark),
+            stores={store.name: store for store in stores},
+            emit=emit,
+            idle=_idle(idle),
+            max_batch=max_batch,
+            declared_at=_caller(),
+        )
+        return self._add(pipeline)
+
+    def _add(self, pipeline: Pipeline) -> Pipeline:
+        if pipeline.name in self.pipelines:
+            raise DefinitionError(
+                f"Pipeline {pipeline.name!r} is declared twice: here and at "
+                f"{self.pipelines[pipeline.name].declared_at}.",
+                remedy="Give one of them another name: name=…",
+            )
+        self.pipelines[pipeline.name] = pipeline
+        return pipeline
+
+    def use(self, settings: Settings, site: str | None = None) -> None:
+        """Work with these settings, and on this site, from now on."""
+        self.close()
+        self._settings = settings
+        self._site_name = site or self._site_name
 
     @property
     def settings(self) -> Settings:
@@ -165,3 +311,22 @@ class App:
 
     def __repr__(self) -> str:
         return f"<App {self.name!r} with {len(self.streams)} streams>"
+
+
+def _caller() -> str:
+    frame = sys._getframe(2)
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _late(value: str | timedelta) -> str:
+    try:
+        return f"{round(duration(value).total_seconds() * 1000)} milliseconds"
+    except ValueError as error:
+        raise DefinitionError(f"watermark: {error}.") from None
+
+
+def _idle(value: str | timedelta | None) -> float | None:
+    try:
+        return None if value is None else duration(value).total_seconds()
+    except ValueError as error:
+        raise DefinitionError(f"idle: {error}.") from None

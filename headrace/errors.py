@@ -16,6 +16,10 @@
     │   ├── BufferFullError    … for now: the producer's memory is full
     │   ├── AccessError        … because this user may not
     │   └── LostRecordsError   records were deleted before their reader came
+    ├── PipelineError          a pipeline failed, or does what Spark cannot              exit 7
+    ├── StoreError             a store refused what was asked                            exit 8
+    │   ├── StoreUnavailableError  … for now: it cannot be reached, or is busy
+    │   └── StoreAccessError   … because this user may not
     └── SubstrateError         a process, Java, a jar or the disk is not as needed       exit 6
         ├── JavaError          no usable Java
         ├── JarError           a jar is missing, damaged or cannot be fetched
@@ -120,6 +124,26 @@ class AccessError(LogError, PermissionError):
 
 class LostRecordsError(LogError):
     """Records were deleted before their reader came: `stream`, `partition`, `first`, `last` name them."""
+
+
+class PipelineError(HeadraceError):
+    """A pipeline failed, or does what Spark cannot; `pipeline` is its name."""
+
+    exit_code = 7
+
+
+class StoreError(HeadraceError):
+    """A store refused what was asked."""
+
+    exit_code = 8
+
+
+class StoreUnavailableError(StoreError, ConnectionError):
+    """A store cannot be reached, or is busy, for now: the same batch may be written again later."""
+
+
+class StoreAccessError(StoreError, PermissionError):
+    """A store does not let this user do what was asked."""
 
 
 class SubstrateError(HeadraceError):

@@ -7,9 +7,11 @@ docs/testing.md. Nothing starts before a test asks for it.
 from __future__ import annotations
 
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
@@ -17,12 +19,26 @@ import pytest
 from headrace.clock import ManualClock
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from headrace.app import App
+    from headrace.pipelines.definition import Pipeline
+    from headrace.pipelines.run import PipelineRunner
     from headrace.settings import Settings
 
-__all__ = ["ManualClock", "headrace_app", "headrace_settings", "unique_name", "wait_until"]
+__all__ = [
+    "ManualClock",
+    "headrace_app",
+    "headrace_settings",
+    "headrace_spark",
+    "run_pipelines",
+    "unique_name",
+    "wait_until",
+]
 
 T = TypeVar("T")
+
+TEST_SLOTS = 24  # real-time pipelines hold theirs for as long as they run
 
 
 def wait_until(condition: Callable[[], T], *, timeout_s: float = 30.0, what: str = "the condition") -> T:
@@ -67,6 +83,52 @@ def headrace_app(headrace_settings: Settings, unique_name: Callable[[str], str])
         yield app
     finally:
         app.close()
+
+
+@pytest.fixture(scope="session")
+def headrace_spark(headrace_settings: Settings) -> Iterator[SparkSession]:
+    """A Spark session for the whole test run, with what pipelines need."""
+    from headrace.pipelines.session import start_session
+
+    spark = start_session(headrace_settings, name="tests", slots=TEST_SLOTS)
+    yield spark
+    spark.stop()
+
+
+@pytest.fixture
+def run_pipelines(
+    headrace_app: App, headrace_spark: SparkSession
+) -> Callable[..., AbstractContextManager[PipelineRunner]]:
+    """Pipelines of `headrace_app`, run while a block lasts.
+
+    Used as in `with run_pipelines(large_purchases): …`.
+    """
+    from headrace.pipelines.run import PipelineRunner
+
+    @contextmanager
+    def running(*pipelines: Pipeline, fresh: bool = False) -> Iterator[PipelineRunner]:
+        headrace_app.create()
+        runner = PipelineRunner(
+            headrace_spark,
+            pipelines or list(headrace_app.pipelines.values()),
+            app=headrace_app.name,
+            site=headrace_app.site,
+            settings=headrace_app.settings,
+        )
+        end = threading.Event()
+        thread = threading.Thread(target=lambda: runner.run(end.is_set), name="pipelines", daemon=True)
+        try:
+            runner.prepare(fresh=fresh)
+            runner.start()
+            thread.start()
+            yield runner
+        finally:
+            end.set()
+            if thread.is_alive():
+                thread.join(30)
+            runner.stop()
+
+    return running
 
 
 @pytest.fixture

@@ -18,13 +18,15 @@ ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "log": BASE | {"log"},
     **{name: BASE | {"log"} | MIDDLE for name in MIDDLE},
+    # Spark is a process like the broker: Java, jars, files and locks are the substrate's.
+    "pipelines": BASE | {"log", "substrate"} | MIDDLE,
     "services": BASE | {"log"} | MIDDLE,
     "models": BASE | {"log"} | MIDDLE | {"services"},
     # `log.admin` only, checked below; its own parts at will.
     "substrate": BASE | {"substrate", "log"},
     # What users see: the app ties the layers together, the test kit starts a site for it.
     "app": BASE | {"log"} | MIDDLE | {"services", "models"},
-    "testing": BASE | {"log", "app", "substrate"},
+    "testing": BASE | {"log", "app", "substrate", "pipelines"},
     "__init__": BASE | {"log", "app"} | MIDDLE | {"services", "models"},
 }
 TOP = {"console", "cli"}

@@ -197,7 +197,10 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("broker = 1", r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, spark, sites\."),
+        (
+            "broker = 1",
+            r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, spark, sites\.",
+        ),
         (
             "[sites.main]\nbrokrs = 1",
             r"Unknown key 'brokrs' in \[sites.main\] of headrace.toml; known are brokers, port, heap, broker, "

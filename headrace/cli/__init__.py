@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import headrace
-from headrace.cli import dlq, group, project, records, schema, site, stream
+from headrace.cli import backfill, dlq, group, lake, project, records, run, schema, site, sql, stream
 from headrace.cli._context import Context
 from headrace.errors import HeadraceError
 
@@ -47,6 +47,9 @@ def options(
 
 cli.command("new")(project.new)
 cli.command("describe")(project.describe)
+cli.command("run")(run.run)
+cli.command("backfill")(backfill.backfill)
+cli.command("sql")(sql.sql)
 cli.command("up")(site.up)
 cli.command("down")(site.down)
 cli.command("status")(site.status)
@@ -57,6 +60,7 @@ cli.add_typer(stream.commands, name="stream")
 cli.add_typer(group.commands, name="group")
 cli.add_typer(schema.commands, name="schema")
 cli.add_typer(dlq.commands, name="dlq")
+cli.add_typer(lake.commands, name="lake")
 
 
 def main() -> None:

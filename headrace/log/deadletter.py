@@ -126,6 +126,24 @@ class DeadLetters:
             },
         )
 
+    def write_read(
+        self,
+        stream: str,
+        partition: int,
+        offset: int,
+        *,
+        key: bytes | None,
+        value: bytes | None,
+        headers: list[tuple[str, bytes | None]],
+        error: Exception,
+        stage: str,
+        attempts: int = 1,
+        kind: str = "",
+    ) -> None:
+        """Keep a record that something else has read from the log; `kind` replaces the error's class."""
+        about = {"partition": str(partition), "offset": str(offset), "stage": stage, "attempts": str(attempts)}
+        self._write(stream, key, value, headers, error, about | ({"class": kind} if kind else {}))
+
     def write_bytes(self, stream: str, value: bytes, error: Exception, *, stage: str) -> None:
         """Keep bytes that never became a record."""
         self._write(stream, None, value, [], error, {"stage": stage, "attempts": "1"})
@@ -144,10 +162,10 @@ class DeadLetters:
             target = stream_of(stream)
             self._site.admin().ensure(target)
             self._streams[stream] = target
+        about = {"class": type(error).__name__} | about
         about |= {
             "stream": stream,
             "element": self._element,
-            "class": type(error).__name__,
             "message": (error.message if isinstance(error, HeadraceError) else str(error))[:_MESSAGE_MAX],
             "time": self._clock.now().isoformat(),
         }

@@ -1,8 +1,8 @@
-"""Make the ahead-of-time cache: run a broker of no further use, let it work a little, keep what Java learned.
+"""Make an ahead-of-time cache: run a broker or a Spark of no further use, let it work, keep what Java learned.
 
-Runs aside, at the lowest priority, one at a time per cache folder: `python -m headrace.substrate._training`.
-Everything happens in `<cache>/aot/training`; a killed training leaves nothing that counts, and the next one
-clears it away.
+Runs aside, at the lowest priority, one at a time per cache folder: `python -m headrace.substrate._training`
+for the broker, `python -m headrace.pipelines.session` for Spark. Everything happens in `<cache>/aot/training`; a
+killed training leaves nothing that counts, and the next one clears it away.
 """
 
 from __future__ import annotations
@@ -13,8 +13,13 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from headrace.errors import ProcessError
 from headrace.settings import SiteSettings
@@ -27,17 +32,18 @@ from headrace.substrate.process import ProcessSpec, Record, end, forget, read_re
 NAME = "training"
 ASSEMBLY_S = 300.0
 RECORDS = 30_000
+Run = Callable[[Java, Path, Path, Path], None]
 
 
-def begin(java: Java, cache: Path) -> subprocess.Popen[bytes] | None:
+def begin(java: Java, cache: Path, kind: aot.Kind = aot.BROKER) -> subprocess.Popen[bytes] | None:
     """Start a training in the background, if there is a cache to make and nobody makes it."""
-    path = aot.cache_path(java, cache)
-    if path is None or path.exists() or in_progress(cache):
+    path = aot.cache_path(java, cache, kind)
+    if path is None or path.exists() or in_progress(cache, kind):
         return None
     make_folder(path.parent)
-    with (path.parent / "training.log").open("wb") as log:
+    with _log(path.parent, kind).open("wb") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", __name__, str(java.home), str(cache)],
+            [sys.executable, "-m", kind.trainer, str(java.home), str(cache)],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -45,34 +51,56 @@ def begin(java: Java, cache: Path) -> subprocess.Popen[bytes] | None:
         )
 
 
-def in_progress(cache: Path) -> bool:
-    """Say whether a training runs now."""
+def in_progress(cache: Path, kind: aot.Kind = aot.BROKER) -> bool:
+    """Say whether a training of this kind runs now, or waits for its turn."""
     if not (cache / "aot").is_dir():
         return False
-    with locked(cache / "aot" / "training.lock", wait=False) as lock:
+    with locked(_lock(cache / "aot", kind), wait=False) as lock:
         return lock is None
 
 
-def train(java: Java, cache: Path) -> Path | None:
-    """Make the cache and return its path; None if it is there already, or another process makes it."""
-    path = aot.cache_path(java, cache)
+def train(java: Java, cache: Path, kind: aot.Kind = aot.BROKER, run: Run | None = None) -> Path | None:
+    """Make the cache and return its path; None if it is there already, or another process makes it.
+
+    `run` is what Java is to learn: it is given Java, the cache folder, a folder to work in, and the file to write.
+    """
+    path = aot.cache_path(java, cache, kind)
     if path is None:
         return None
     folder = path.parent
-    with locked(folder / "training.lock", wait=False) as lock:
+    with locked(_lock(folder, kind), wait=False) as lock:
         if lock is None or path.exists():
             return None
-        _clear(folder)
-        new = folder / NAME / "new.aot"
-        try:
-            _run(java, cache, folder / NAME, new)
-            digest = sha256_of(new)
-            new.replace(path)
-            write_atomically(aot.hash_file(path), f"{digest}\n".encode())  # from now on it counts
-        finally:
+        with _turn(folder, kind):
             _clear(folder)
-        _forget_oldest(folder)
+            new = folder / NAME / "new.aot"
+            try:
+                (run or _run)(java, cache, folder / NAME, new)
+                digest = sha256_of(new)
+                new.replace(path)
+                write_atomically(aot.hash_file(path), f"{digest}\n".encode())  # from now on it counts
+            finally:
+                _clear(folder)
+            _forget_oldest(folder)
     return path
+
+
+def _lock(folder: Path, kind: aot.Kind) -> Path:
+    return folder / ("training.lock" if kind is aot.BROKER else f"training-{kind.name}.lock")
+
+
+def _log(folder: Path, kind: aot.Kind) -> Path:
+    return _lock(folder, kind).with_suffix(".log")
+
+
+@contextmanager
+def _turn(folder: Path, kind: aot.Kind) -> Iterator[None]:
+    """Wait until no other kind is trained; the broker's lock is the one that all hold."""
+    if kind is aot.BROKER:
+        yield
+        return
+    with locked(_lock(folder, aot.BROKER)):
+        yield
 
 
 def _clear(folder: Path) -> None:
@@ -85,6 +113,19 @@ def _clear(folder: Path) -> None:
 
 
 def _run(java: Java, cache: Path, folder: Path, new: Path) -> None:
+    with scratch_broker(java, cache, folder, flags=[f"-XX:AOTCacheOutput={new}"]) as spec:
+        _exercise(spec.address)
+    if not new.is_file():
+        raise ProcessError(
+            "Java wrote no ahead-of-time cache.", remedy=f"Look into {spec.output}.", log=spec.output
+        )
+
+
+@contextmanager
+def scratch_broker(
+    java: Java, cache: Path, folder: Path, *, flags: list[str] | None = None
+) -> Iterator[ProcessSpec]:
+    """Run a broker of no further use in `folder`; a later training ends it if this one is killed."""
     site = SiteSettings(NAME, state=folder)
     ports = _ports.free_ports(2)
     state = replace(broker.read_state(site), ports=ports[:1], controller_ports=ports[1:])
@@ -93,19 +134,15 @@ def _run(java: Java, cache: Path, folder: Path, new: Path) -> None:
 
     def command() -> list[str]:
         program, *arguments = spec.command()
-        return [program, f"-XX:AOTCacheOutput={new}", *arguments]
+        return [program, *(flags or []), *arguments]
 
     running = start(replace(spec, command=command))
     Record.of(running.process, NAME).write(folder.parent)
     try:
         asyncio.run(_until_ready(spec))
-        _exercise(spec.address)
+        yield spec
     finally:
         running.end(ASSEMBLY_S)  # Java writes the cache after the broker has ended, in this same process
-    if not new.is_file():
-        raise ProcessError(
-            "Java wrote no ahead-of-time cache.", remedy=f"Look into {spec.output}.", log=spec.output
-        )
 
 
 async def _until_ready(spec: ProcessSpec) -> None:
@@ -146,10 +183,86 @@ def _exercise(address: str) -> None:
     consumer.close()
 
 
+def exercise_spark(spark: Any, address: str, folder: Path) -> None:
+    """Let Spark do what pipelines do: in real time, stateless and with state, in micro-batches, and at once."""
+    from confluent_kafka.admin import AdminClient, NewTopic
+    from pyspark.sql import functions as F
+
+    names = ("in", "out", "counts")
+    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
+    for made in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
+        made.result(30)
+    kafka = {"kafka.bootstrap.servers": address}
+    fields = "id string, customer string, amount double, at timestamp"
+
+    def read(reader: Any) -> Any:
+        options = {**kafka, "subscribe": "in", "startingOffsets": "earliest", "includeHeaders": "true"}
+        record = F.from_json(F.col("value").cast("string"), fields).alias("record")
+        return reader.format("kafka").options(**options).load().select("key", "headers", "timestamp", record)
+
+    def write(frame: Any, name: str, **trigger: Any) -> Any:
+        writer = frame.writeStream.format("kafka").options(**kafka).outputMode("update").queryName(name)
+        return writer.option("checkpointLocation", str(folder / name)).trigger(**trigger).start()
+
+    large = read(spark.readStream).where("record.amount > 10").withColumn("topic", F.lit("out"))
+    large = large.select("topic", "key", F.to_json("record").alias("value"), "headers")
+    value = F.to_json(F.struct("customer", "count", "amount", "window.start")).alias("value")
+    counted = (
+        read(spark.readStream)
+        .withWatermark("timestamp", "10 seconds")
+        .groupBy(F.window("timestamp", "10 seconds"), F.col("record.customer").alias("customer"))
+        .agg(F.count("*").alias("count"), F.sum("record.amount").alias("amount"))
+        .select(F.lit("counts").alias("topic"), F.col("customer").cast("binary").alias("key"), value)
+    )
+
+    def keep(batch: Any, number: int) -> None:
+        batch.select("key", "record.*").write.mode("append").parquet(str(folder / "kept"))
+
+    kept = read(spark.readStream).writeStream.foreachBatch(keep).trigger(processingTime="1 second")
+    queries = [
+        write(large, "large", realTime="5 seconds"),
+        write(counted, "counted", realTime="5 seconds"),
+        kept.option("checkpointLocation", str(folder / "kept-offsets")).start(),
+    ]
+    _feed(address, lambda seen: seen["out"] > 1000 and seen["counts"] > 1000 and bool(queries[2].lastProgress))
+    for query in queries:
+        if query.exception() is not None:
+            raise ProcessError(f"A query of the training failed: {query.exception()}", remedy="")
+        query.stop()
+    read(spark.read).createOrReplaceTempView("purchases")
+    spark.sql(
+        "SELECT record.customer, count(*), sum(record.amount) FROM purchases GROUP BY 1 ORDER BY 2"
+    ).collect()
+    spark.read.parquet(str(folder / "kept")).groupBy("customer").count().collect()
+    write(large, "finite", availableNow=True).awaitTermination(60)
+
+
+def _feed(address: str, enough: Callable[[Counter[str]], bool], *, most_s: float = 240.0) -> None:
+    """Write 200 records a second until the queries have answered enough of them, or for `most_s`."""
+    from confluent_kafka import Consumer, Producer
+
+    client = {"bootstrap.servers": address, "log_level": 0}
+    consumer = Consumer({**client, "group.id": "watchers", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["out", "counts"])
+    producer = Producer({**client, "linger.ms": 0})
+    begun, number, seen = time.monotonic(), 0, Counter[str]()
+    while not enough(seen) and (passed := time.monotonic() - begun) < most_s:
+        while number < 200 * passed:
+            at = datetime.now(UTC).isoformat(timespec="milliseconds")
+            value = f'{{"id":"{number}","customer":"c{number % 50}","amount":{number % 40},"at":"{at}"}}'
+            producer.produce("in", value, f"c{number % 50}", headers={"ce_id": str(number), "ce_time": at})
+            number += 1
+        producer.poll(0)
+        seen.update(str(message.topic()) for message in consumer.consume(1000, 0.02))
+    producer.flush(30)
+    consumer.close()
+
+
 def _forget_oldest(folder: Path) -> None:
-    caches = sorted(folder.glob("broker-*.aot"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for old in caches[aot.KEPT :]:
-        aot.remove(old)
+    for kind in aot.KINDS:
+        caches = sorted(folder.glob(f"{kind.name}-*.aot"), key=lambda file: file.stat().st_mtime, reverse=True)
+        for old in caches[aot.KEPT :]:
+            aot.remove(old)
 
 
 if __name__ == "__main__":

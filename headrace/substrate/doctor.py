@@ -87,22 +87,27 @@ def _jars(settings: Settings) -> Iterator[Finding]:
 
 def _aot(settings: Settings) -> Iterator[Finding]:
     java = find_java(settings.java_home)
-    path = aot.cache_path(java, settings.cache)
-    if path is None:
-        said = f"no ahead-of-time cache with Java {java.major}: a broker starts in about twice the time"
+    if java.major < aot.OLDEST_JAVA:
+        said = f"no ahead-of-time caches with Java {java.major}: brokers and Spark start in about twice the time"
         yield Finding(WARN, said, f"Use the Java brought along, or {aot.OLDEST_JAVA} or newer.")
-    elif _training.in_progress(settings.cache):
-        yield Finding(OK, "ahead-of-time cache: being made in the background")
-    elif not path.exists():
-        stale = any(path.parent.glob("broker-*.aot"))
-        said = "ahead-of-time cache: " + ("made for another Java or other jars" if stale else "not made yet")
-        yield Finding(WARN, said, "It is made in the background after the next: headrace up")
-    elif not aot.is_whole(path):
-        yield Finding(
-            WARN, f"ahead-of-time cache: {path} is damaged", "It is ignored; the next start makes a new one."
-        )
-    else:
-        yield Finding(OK, f"ahead-of-time cache: {say_bytes(path.stat().st_size)}")
+        return
+    after = {aot.BROKER: "headrace up", aot.SPARK: "start of a pipeline"}
+    for kind in aot.KINDS:
+        yield _aot_of(kind, aot.cache_path(java, settings.cache, kind), settings.cache, after[kind])
+
+
+def _aot_of(kind: aot.Kind, path: Path | None, cache: Path, after: str) -> Finding:
+    what = f"ahead-of-time cache of {kind.name}"
+    assert path is not None
+    if path.exists() and aot.is_whole(path):
+        return Finding(OK, f"{what}: {say_bytes(path.stat().st_size)}")
+    if _training.in_progress(cache, kind):
+        return Finding(OK, f"{what}: being made in the background")
+    if path.exists():
+        return Finding(WARN, f"{what}: {path} is damaged", "It is ignored; the next start makes a new one.")
+    stale = any(path.parent.glob(f"{kind.name}-*.aot"))
+    said = f"{what}: " + ("made for another Java or other jars" if stale else "not made yet")
+    return Finding(WARN, said, f"It is made in the background after the next {after}.")
 
 
 def _cache(settings: Settings) -> Iterator[Finding]:

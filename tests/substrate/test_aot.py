@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from headrace.settings import Settings
 from headrace.substrate import _training, aot, jars
+from headrace.substrate._files import locked
 from headrace.substrate.java import Java, find_java
 from headrace.substrate.process import read_record
 from headrace.substrate.site import status, up
@@ -61,6 +63,64 @@ def test_caches_of_the_past_are_forgotten(tmp_path: Path) -> None:
         os.utime(tmp_path / f"broker-{number}.aot", (number, number))
     _training._forget_oldest(tmp_path)
     assert sorted(file.name for file in tmp_path.iterdir()) == [f"broker-{number}.aot" for number in (2, 3, 4)]
+
+
+def test_caches_of_the_two_kinds_are_counted_apart(tmp_path: Path) -> None:
+    for kind in aot.KINDS:
+        for number in range(4):
+            (tmp_path / f"{kind.name}-{number}.aot").write_bytes(b"")
+            os.utime(tmp_path / f"{kind.name}-{number}.aot", (number, number))
+    _training._forget_oldest(tmp_path)
+    kept = [f"{kind.name}-{number}.aot" for kind in aot.KINDS for number in (1, 2, 3)]
+    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(kept)
+
+
+def test_cache_of_spark_has_its_own_name_flags_and_jars(tmp_path: Path) -> None:
+    java = find_java()
+    path, other = aot.cache_path(java, tmp_path, aot.SPARK), aot.cache_path(java, tmp_path)
+    assert path is not None
+    assert other is not None
+    assert path.name.startswith("spark-")
+    assert other.name.startswith("broker-")
+    make_cache(tmp_path)
+    assert aot.use_flags(java, tmp_path, aot.SPARK) == []
+    names = [file.name for file in aot.spark_class_path(tmp_path)]
+    assert names[0] == jars.jars_of(jars.SPARK_KAFKA)[0].file
+    assert any(name.startswith("spark-core_") for name in names)
+
+
+def test_training_of_one_kind_waits_for_the_other_and_shows_as_in_progress(
+    tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    java, ran = find_java(), threading.Event()
+
+    def run(java: Java, cache: Path, folder: Path, new: Path) -> None:
+        ran.set()
+        folder.mkdir(parents=True)
+        new.write_bytes(b"learned")
+
+    with locked(tmp_path / "aot" / "training.lock"):
+        training = threading.Thread(target=_training.train, args=(java, tmp_path, aot.SPARK, run))
+        training.start()
+        wait_until(lambda: _training.in_progress(tmp_path, aot.SPARK))
+        assert _training.begin(java, tmp_path, aot.SPARK) is None
+        assert not ran.is_set()
+    training.join(10)
+    assert ran.is_set()
+    assert aot.use_flags(java, tmp_path, aot.SPARK)
+    assert not (tmp_path / "aot" / "training").exists()
+
+
+def test_training_that_fails_leaves_nothing_that_counts(tmp_path: Path) -> None:
+    def run(java: Java, cache: Path, folder: Path, new: Path) -> None:
+        folder.mkdir(parents=True)
+        new.write_bytes(b"half")
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        _training.train(find_java(), tmp_path, aot.SPARK, run)
+    assert list((tmp_path / "aot").glob("*.aot")) == []
+    assert not _training.in_progress(tmp_path, aot.SPARK)
 
 
 @pytest.mark.broker

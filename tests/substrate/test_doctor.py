@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from headrace.settings import Settings
+from headrace.substrate import aot, jars
 from headrace.substrate.doctor import BAD, OK, WARN, Finding, doctor
+from headrace.substrate.java import find_java
 from headrace.substrate.process import read_record
 from headrace.substrate.site import up
 
@@ -52,6 +54,19 @@ def test_doctor_tampered_jar_is_named(make_project: MakeProject, private_cache: 
     finding = about(doctor(settings=make_project(cache=private_cache)), "slf4j-api")
     assert finding.level == BAD
     assert str(jar) in finding.remedy
+
+
+def test_doctor_tells_the_two_ahead_of_time_caches_apart(make_project: MakeProject, private_cache: Path) -> None:
+    project = make_project(cache=private_cache)
+    path = aot.cache_path(find_java(), private_cache, aot.SPARK)
+    assert path is not None
+    path.parent.mkdir()
+    path.write_bytes(b"cache")
+    findings = doctor(settings=project)
+    assert "not made yet" in about(findings, "ahead-of-time cache of broker").what
+    assert "damaged" in about(findings, "ahead-of-time cache of spark").what
+    aot.hash_file(path).write_text(jars.sha256_of(path) or "")
+    assert about(doctor(settings=project), "ahead-of-time cache of spark").level == OK
 
 
 def test_doctor_java_home_too_old_is_said_to_be_ignored(

@@ -1,0 +1,110 @@
+"""The process that holds Spark: runs an app's pipelines and says what happens, one JSON line each, on its output.
+
+Started and supervised by `headrace run`. It ends by itself when all its pipelines have finished, and with an
+error, in its last line, when one is defined wrongly. What it looks like from outside is in `status.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace import settings as _settings
+from headrace.app import App
+from headrace.cli._load import load_app
+from headrace.errors import HeadraceError
+from headrace.pipelines.definition import Pipeline
+from headrace.settings import Settings
+from headrace.substrate._files import write_atomically
+
+STATUS = "status.json"
+STATUS_S = 1.0
+
+
+def main(arguments: str) -> int:
+    """Run the pipelines named in `arguments`, a JSON object that `headrace run` wrote."""
+    asked = json.loads(arguments)
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        app = load_app(Path(asked["app"]))
+        settings = app.settings if asked["root"] is None else _settings.load(Path(asked["root"]))
+        app.use(settings, asked["site"])
+        run(app, settings, asked, stop)
+    except HeadraceError as error:
+        say(
+            "error",
+            message=error.message,
+            remedy=error.remedy,
+            exit_code=error.exit_code,
+            name=type(error).__name__,
+        )
+        return error.exit_code
+    return 0
+
+
+def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Event) -> None:
+    """Start Spark and the pipelines, and keep at it until `stop` or until all have finished."""
+    from headrace.pipelines.run import PipelineRunner, slots_needed
+    from headrace.pipelines.session import start_session
+
+    chosen: Sequence[Pipeline] = [app.pipelines[name] for name in asked["pipelines"]]
+    partitions = app.site.admin().partition_counts()
+    shuffle = int(settings.spark.options.get("spark.sql.shuffle.partitions", "4"))
+    slots = slots_needed(chosen, partitions, shuffle, os.cpu_count() or 2)
+    spark = start_session(settings, name=app.name, slots=slots)
+    runner = PipelineRunner(
+        spark,
+        chosen,
+        app=app.name,
+        site=app.site,
+        settings=settings,
+        on_event=lambda event: say(event.kind, pipeline=event.pipeline, text=event.text),
+    )
+    folder = settings.state / "apps" / app.name
+    written_at = 0.0
+
+    def until() -> bool:
+        nonlocal written_at
+        if time.monotonic() - written_at > STATUS_S:
+            written_at = time.monotonic()
+            _write_status(folder, runner.status())
+        return stop.is_set()
+
+    try:
+        runner.prepare(fresh=asked["fresh"], start=asked["start"])
+        runner.start()
+        _write_status(folder, runner.status())
+        say("ready")
+        runner.run(until)
+    finally:
+        runner.stop()
+        _write_status(folder, runner.status())
+        app.close()
+        spark.stop()
+    failed = [each for each in runner.status() if each["state"] == "failed"]
+    if failed:
+        raise HeadraceError(failed[0]["problem"], remedy="Correct it, then run again.")
+    if not stop.is_set():
+        say("done")
+
+
+def _write_status(folder: Path, pipelines: list[dict[str, Any]]) -> None:
+    state = {"pid": os.getpid(), "at": time.time(), "pipelines": pipelines}
+    write_atomically(folder / STATUS, json.dumps(state).encode())
+
+
+def say(kind: str, **more: Any) -> None:
+    print(json.dumps({"kind": kind, **more}), flush=True)  # noqa: T201 - this is how the runner hears it
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

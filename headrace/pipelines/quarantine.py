@@ -1,0 +1,132 @@
+"""Finds the record that makes a query fail again and again.
+
+The range of the failing batch is given to the function in halves, as a finite run whose result goes nowhere,
+until single records are left that fail on their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from headrace.errors import HeadraceError
+from headrace.log.site import Site
+from headrace.log.stream import Stream
+from headrace.pipelines import _explain, kafka, plan
+from headrace.pipelines import query as queries
+from headrace.pipelines.definition import Pipeline
+from headrace.settings import Options, Settings
+
+MOST = 50
+Ranges = dict[str, dict[int, tuple[int, int]]]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A record that fails the function on its own, and what it says then."""
+
+    stream: str
+    partition: int
+    offset: int
+    code: str
+    message: str
+
+
+@dataclass
+class Search:
+    """Searches the ranges of one failed batch."""
+
+    spark: SparkSession
+    pipeline: Pipeline
+    settings: Settings
+    options: Options
+    known: tuple[tuple[str, int, int], ...] = ()
+    runs: int = 0
+
+    def find(self, ranges: Ranges) -> list[Culprit]:
+        """The records to blame, at most a few dozen; none if the batch as a whole does not fail."""
+        if self._failure(ranges) is None:
+            return []
+        found: list[Culprit] = []
+        for stream, partitions in ranges.items():
+            for partition, (first, end) in partitions.items():
+                for culprit in self._inside(stream, partition, first, end):
+                    found.append(culprit)
+                    if len(found) == MOST:
+                        return found
+        return found
+
+    def _inside(self, stream: str, partition: int, first: int, end: int) -> Iterator[Culprit]:
+        if first >= end:
+            return
+        failure = self._failure({stream: {partition: (first, end)}})
+        if failure is None:
+            return
+        if end - first == 1:
+            yield Culprit(stream, partition, first, _explain.code(failure), _explain.sentence(failure))
+            return
+        middle = (first + end) // 2
+        yield from self._inside(stream, partition, first, middle)
+        yield from self._inside(stream, partition, middle, end)
+
+    def _failure(self, ranges: Ranges) -> Exception | None:
+        """What the function raises over these records; every other stream is empty."""
+        self.runs += 1
+        limits = {each.name: _limits(each.name, ranges.get(each.name, {})) for each in self.pipeline.streams}
+        try:
+            sources = queries.frames(
+                self.spark,
+                self.pipeline,
+                self.settings,
+                self.options,
+                live=False,
+                start={},
+                ranges=limits,
+                quarantined=self.known,
+            )
+            for output, result in zip(self.pipeline.outputs, queries.apply(self.pipeline, sources), strict=True):
+                rows = result
+                if isinstance(output, Stream):
+                    rows = plan.carry(result, kafka.HIDDEN)
+                    rows = kafka.output(rows, output, app="", element=self.pipeline.name)
+                rows.write.format("noop").mode("overwrite").save()
+        except HeadraceError:
+            return None
+        except Exception as error:
+            return error
+        return None
+
+
+def _limits(stream: str, partitions: Mapping[int, tuple[int, int]]) -> dict[str, str]:
+    if not partitions:
+        return {"assign": "{}"}
+    return {
+        "assign": json.dumps({stream: list(partitions)}),
+        "startingOffsets": json.dumps({stream: {str(p): first for p, (first, _) in partitions.items()}}),
+        "endingOffsets": json.dumps({stream: {str(p): end for p, (_, end) in partitions.items()}}),
+    }
+
+
+def bury(site: Site, pipeline: str, culprits: list[Culprit], attempts: int) -> None:
+    """Write the records to the dead letters, as they are in the log."""
+    letters = site.dead_letters(pipeline)
+    for each in culprits:
+        ends = {other.partition: other.end_offset for other in site.admin().describe(each.stream).partitions}
+        source: Stream[bytes] = Stream(each.stream, bytes)
+        with site.consumer(source, start={**ends, each.partition: each.offset}) as messages:
+            message = next(found for found in messages if found.partition == each.partition)
+            letters.write_read(
+                each.stream,
+                each.partition,
+                each.offset,
+                key=message.key_bytes,
+                value=message.value,
+                headers=message.raw_headers,
+                error=RuntimeError(each.message),
+                stage="process",
+                attempts=attempts,
+                kind=each.code,
+            )

@@ -1,0 +1,262 @@
+"""One streaming query: sources, the user's function, the check of its result, an output. `run.py` runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.errors import DefinitionError, HeadraceError
+from headrace.log.stream import Stream
+from headrace.pipelines import _explain, columns, kafka, plan
+from headrace.pipelines.checkpoint import Kept
+from headrace.pipelines.definition import Pipeline
+from headrace.settings import Options, Settings
+from headrace.substrate._files import make_folder
+
+# What the sink's producer is told: nothing waits in real time, batches are filled and compressed otherwise.
+_REALTIME_PRODUCER = {"kafka.linger.ms": "0", "kafka.acks": "all"}
+BULK_PRODUCER = {
+    "kafka.linger.ms": "20",
+    "kafka.batch.size": "262144",
+    "kafka.compression.type": "lz4",
+    "kafka.acks": "all",
+}
+
+
+@dataclass(frozen=True)
+class Query:
+    """A query that can be started: its name, the plan of its result, and what its checkpoint depends on."""
+
+    name: str
+    pipeline: Pipeline
+    output: Any
+    result: DataFrame
+    sources: tuple[str, ...]
+    operators: tuple[str, ...]
+
+
+def names_of(pipeline: Pipeline) -> list[str]:
+    """One query for each output: with a single output, it has the pipeline's name."""
+    if len(pipeline.outputs) == 1:
+        return [pipeline.name]
+    return [f"{pipeline.name}.{each.name}" for each in pipeline.outputs]
+
+
+def frames(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    settings: Settings,
+    options: Options,
+    *,
+    live: bool,
+    start: Mapping[str, str],
+    quarantined: tuple[tuple[str, int, int], ...] = (),
+    ranges: Mapping[str, Mapping[str, str]] | None = None,
+) -> list[DataFrame]:
+    """The DataFrames that the user's function is given, in the order of the sources."""
+    found = []
+    for number, each in enumerate(pipeline.sources):
+        if not isinstance(each, Stream):
+            found.append(each.read(spark, settings))
+        elif is_table(each):
+            found.append(kafka.table(spark, each, options, pipeline.name))
+        else:
+            more = dict((ranges or {}).get(each.name, start))
+            if live and pipeline.max_batch and pipeline.trigger.kind != "realtime":
+                more["maxOffsetsPerTrigger"] = str(pipeline.max_batch)
+            nothing = more.get("assign") == "{}"
+            if nothing:
+                del more["assign"]
+            raw = kafka.raw_source(spark, each, options, live=live, **more)
+            if nothing:
+                raw = raw.where("false")
+            places = tuple((p, o) for stream, p, o in quarantined if stream == each.name)
+            reading = kafka.Reading(pipeline.name, number, pipeline.metadata, places)
+            frame = kafka.with_hidden(raw, each, reading, observe=each.name if live else "")
+            if live and pipeline.watermark and each.time:
+                beats = beats_folder(settings, pipeline.name) if pipeline.idle else None
+                found.append(kafka.watermarked(frame, each.time, pipeline.watermark, beats))
+            else:
+                found.append(kafka.visible(frame))
+    return found
+
+
+def is_table(thing: Any) -> bool:
+    return bool(getattr(thing, "is_table", False))
+
+
+def beats_folder(settings: Settings, pipeline: str) -> str:
+    """Where the heartbeats of a pipeline are written; made when it is asked for."""
+    folder = settings.state / "pipelines" / "beats" / pipeline
+    make_folder(folder)
+    return str(folder)
+
+
+def apply(pipeline: Pipeline, sources: list[DataFrame]) -> list[DataFrame]:
+    """Call the user's function; its result is one DataFrame for each output."""
+    what = f"Pipeline {pipeline.name!r}"
+    try:
+        result = pipeline.function(*sources)
+    except HeadraceError:
+        raise
+    except Exception as error:
+        raise _explain.of_function(pipeline.name, pipeline.function, error) from None
+    results = list(result) if isinstance(result, list | tuple) else [result]
+    if not all(isinstance(each, DataFrame) for each in results):
+        odd = next(type(each).__name__ for each in results if not isinstance(each, DataFrame))
+        raise DefinitionError(
+            f"{what} returned {'nothing' if odd == 'NoneType' else odd}.", remedy="Return the DataFrame."
+        )
+    if len(results) != len(pipeline.outputs):
+        raise DefinitionError(
+            f"{what} returned {len(results)} DataFrames for {len(pipeline.outputs)} outputs.",
+            remedy="Return one for each output, in their order.",
+        )
+    return results
+
+
+def check(pipeline: Pipeline, output: Any, result: DataFrame, settings: Settings) -> None:
+    """Compare the result with the output's record or table; DefinitionError names every difference."""
+    if not isinstance(output, Stream):
+        output.check(result.schema, settings)
+        return
+    if output.codec.is_bytes:
+        wrong = (
+            []
+            if dict(result.dtypes).get("value") in ("binary", "string")
+            else ["column 'value' is missing (BINARY)"]
+        )
+    else:
+        wrong = columns.differences(result.schema, output.codec.schema)
+    if wrong:
+        raise DefinitionError(
+            f"Pipeline {pipeline.name!r} does not fit its output {output.name!r}: {'; '.join(wrong)}.",
+            remedy=f"Select what {output.codec.name} has, with those names and types.",
+            differences=wrong,
+            pipeline=pipeline.name,
+        )
+
+
+def check_realtime(pipeline: Pipeline, result: DataFrame) -> None:
+    """Refuse what real-time mode cannot do, each with its alternative."""
+    refused = plan.refusals(result)
+    if refused:
+        raise DefinitionError(
+            f"Pipeline {pipeline.name!r} works in real time but {', '.join(what for what, _ in refused)}.",
+            remedy="; ".join(dict.fromkeys(instead for _, instead in refused)).capitalize() + ".",
+            pipeline=pipeline.name,
+        )
+
+
+def build(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    settings: Settings,
+    options: Options,
+    *,
+    kept: Kept | None = None,
+) -> list[Query]:
+    """The queries of a pipeline, checked; nothing has started yet."""
+    sources = frames(
+        spark,
+        pipeline,
+        settings,
+        options,
+        live=True,
+        start=kept.start if kept else {},
+        quarantined=kept.quarantined if kept else (),
+    )
+    found = []
+    for name, output, result in zip(names_of(pipeline), pipeline.outputs, apply(pipeline, sources), strict=True):
+        if not result.isStreaming:
+            raise DefinitionError(
+                f"Pipeline {pipeline.name!r} returned a DataFrame that does not come from its streams.",
+                remedy="Build the result from the DataFrames the function is given.",
+            )
+        if pipeline.trigger.kind == "realtime":
+            check_realtime(pipeline, result)
+        check(pipeline, output, result, settings)
+        found.append(
+            Query(
+                name,
+                pipeline,
+                output,
+                result,
+                sources=tuple(each.name for each in pipeline.streams),
+                operators=tuple(plan.operators(result)),
+            )
+        )
+    return found
+
+
+def output_mode(query: Query) -> str:
+    """Spark's output mode: aggregates come out at every change unless asked for final ones."""
+    if query.pipeline.trigger.kind == "realtime":
+        return "update"
+    aggregates = plan.is_streaming_aggregate(query.result)
+    final = query.pipeline.emit == "final" or plan.has_session_window(query.result)
+    return "update" if aggregates and not final else "append"
+
+
+def start(
+    query: Query, settings: Settings, options: Options, *, app: str, location: str, writer: str
+) -> StreamingQuery:
+    """Start a query at its checkpoint; returns when Spark has accepted it."""
+    pipeline, output = query.pipeline, query.output
+    mode = output_mode(query)
+    if isinstance(output, Stream):
+        rows = plan.carry(query.result, kafka.HIDDEN)
+        producer = _REALTIME_PRODUCER if pipeline.trigger.kind == "realtime" else BULK_PRODUCER
+        sink = (
+            kafka.output(rows, output, app=app, element=pipeline.name)
+            .writeStream.format("kafka")
+            .options(**{**kafka.java_options(options), **producer, "topic": output.name})
+            .option("kafka.max.request.size", str(output.max_bytes + 64 * 1024))
+        )
+    else:
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            output.write(batch, settings, writer=f"{app}/{query.name}/{writer}", batch_id=batch_id)
+
+        visible = [f"`{name}`" for name in query.result.columns if name not in kafka.METADATA]
+        sink = query.result.selectExpr(*visible).writeStream.foreachBatch(write)
+    sink = sink.queryName(query.name).outputMode(mode).option("checkpointLocation", location)
+    if pipeline.trigger.kind == "realtime":
+        return sink.trigger(
+            realTime=f"{round(pipeline.trigger.interval.total_seconds() * 1000)} milliseconds"
+        ).start()
+    if pipeline.trigger.kind == "once":
+        return sink.trigger(availableNow=True).start()
+    return sink.trigger(
+        processingTime=f"{round(pipeline.trigger.interval.total_seconds() * 1000)} milliseconds"
+    ).start()
+
+
+def end_offsets(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    """Where a batch ended, by stream and partition, out of a query's progress."""
+    return _offsets(progress, "endOffset")
+
+
+def start_offsets(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
+    return _offsets(progress, "startOffset")
+
+
+def _offsets(progress: Mapping[str, Any], which: str) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for each in progress.get("sources", ()):
+        offsets = each.get(which)
+        if isinstance(offsets, str):
+            try:
+                offsets = json.loads(offsets)
+            except ValueError:
+                continue
+        if isinstance(offsets, dict):
+            for stream, partitions in offsets.items():
+                if isinstance(partitions, dict):
+                    found[stream] = {int(partition): int(offset) for partition, offset in partitions.items()}
+    return found

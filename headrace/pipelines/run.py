@@ -1,0 +1,475 @@
+"""Runs pipelines in one Spark session: starts their queries, watches them, restarts what fails, stops in order.
+
+::
+
+    starting ──► running ──(fails)──► waiting ──(back-off)──► starting …
+                    │                    └─(the same batch again and again)─► the record is found and put aside
+                    ├──(a trigger that is once, all done)──► finished
+                    └──(nothing a restart could heal)──────► failed
+
+One thread does all of it, looking at every query a few times a second. What is published: the records of
+bad input (letters.py), positions as those of a group, metrics, and exceptions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from headrace.clock import Clock, SystemClock
+from headrace.errors import DefinitionError, HeadraceError, LogError, LostRecordsError, PipelineError
+from headrace.log.site import Site
+from headrace.log.stream import Stream
+from headrace.metrics import Metrics
+from headrace.pipelines import _explain, quarantine
+from headrace.pipelines import query as queries
+from headrace.pipelines.checkpoint import CheckpointFolder, Kept
+from headrace.pipelines.definition import Pipeline
+from headrace.pipelines.latency import Sampler
+from headrace.pipelines.letters import Letters
+from headrace.pipelines.query import Query
+from headrace.settings import Options, Settings
+from headrace.substrate._files import write_atomically
+
+LOOK_S = 0.1
+COMMIT_S = 1.0
+SAVE_S = 5.0
+LONGEST_WAIT_S = 60.0
+STEADY_S = 60.0
+SUSPECT_AFTER = 3
+FINISH_S = 20.0
+KEPT_BEATS = 20
+
+
+@dataclass(frozen=True)
+class PipelineEvent:
+    """Something that happened to a pipeline: started, failed, waiting, quarantined, finished, stopped."""
+
+    kind: str
+    pipeline: str
+    text: str = ""
+
+
+@dataclass
+class _Running:
+    """A query, its checkpoint, and what is known about it."""
+
+    pipeline: Pipeline
+    name: str
+    folder: CheckpointFolder
+    kept: Kept
+    metrics: Metrics
+    state: str = "starting"
+    query: Query | None = None
+    streaming: StreamingQuery | None = None
+    sampler: Sampler | None = None
+    restarts: int = 0
+    failures: int = 0
+    failed_batch: int = -2
+    retry_at: float = 0.0
+    started_at: float = 0.0
+    problem: str = ""
+    seen: tuple[int, str] = (-1, "")
+    progress: dict[str, Any] = field(default_factory=dict)
+    ends: dict[str, dict[int, int]] = field(default_factory=dict)
+    committed: dict[str, dict[int, int]] = field(default_factory=dict)
+    commit_at: float = 0.0
+    fed_at: float = field(default_factory=time.monotonic)
+    beat_at: float = 0.0
+
+
+class PipelineRunner:
+    """Runs these pipelines until `stop`; one per process. `spark` is its session, with slots enough."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        pipelines: Sequence[Pipeline],
+        *,
+        app: str,
+        site: Site,
+        settings: Settings,
+        on_event: Callable[[PipelineEvent], None] = lambda event: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._spark = spark
+        self._pipelines = list(pipelines)
+        self._app = app
+        self._site = site
+        self._settings = settings
+        self._options = site.settings.client_options()
+        self._tell = on_event
+        self._clock = clock or SystemClock()
+        self._runs: list[_Running] = []
+        self._letters: dict[tuple[str, str], Letters] = {}
+        self._held = ExitStack()
+        self._saved_at = time.monotonic()
+
+    @property
+    def options(self) -> Options:
+        return self._options
+
+    def prepare(self, *, fresh: bool = False, start: Mapping[str, str] | None = None) -> None:
+        """Take the checkpoints and check every pipeline; DefinitionError before any data flows."""
+        for pipeline in self._pipelines:
+            for name in queries.names_of(pipeline):
+                folder = CheckpointFolder(self._settings, self._app, name)
+                self._held.enter_context(folder.hold())
+                kept = None if fresh else folder.read()
+                if kept is None:
+                    kept = folder.begin(dict(start or {}))
+                run = _Running(pipeline, name, folder, kept, self._site.reporter.metrics(name))
+                self._runs.append(run)
+            for stream in pipeline.streams:
+                letters = Letters(self._site, self._options, pipeline.name, stream)
+                if not fresh:
+                    letters.load()
+                self._letters[pipeline.name, stream.name] = letters
+        for run in self._runs:
+            self._build(run)
+
+    def start(self) -> None:
+        """Start every query; what cannot be started now is tried again later."""
+        for run in self._runs:
+            self._start(run)
+
+    def _build(self, run: _Running) -> None:
+        built = queries.build(
+            self._spark,
+            run.pipeline,
+            self._settings,
+            self._options,
+            kept=run.kept,
+        )
+        query = next(each for each in built if each.name == run.name)
+        now = Kept(
+            writer=run.kept.writer,
+            sources=query.sources,
+            operators=query.operators,
+            shuffle=int(self._spark.conf.get("spark.sql.shuffle.partitions") or 0),
+            start=run.kept.start,
+            quarantined=run.kept.quarantined,
+        )
+        changed = run.folder.differences(run.kept, now)
+        if changed:
+            raise DefinitionError(
+                f"Pipeline {run.name!r} cannot go on from its checkpoint: {'; '.join(changed)}.",
+                remedy=f"Begin anew with: headrace run APP --only {run.pipeline.name} --fresh, which reads the "
+                "streams from their start, or --from latest or a time, which reads them from there.",
+                differences=changed,
+                pipeline=run.name,
+            )
+        if now != run.kept:
+            run.folder.write(now)
+            run.kept = now
+        run.query = query
+
+    def _start(self, run: _Running) -> None:
+        run.state = "starting"
+        try:
+            if run.query is None:
+                self._build(run)
+            assert run.query is not None
+            run.folder.clean(run.kept)
+            run.streaming = queries.start(
+                run.query,
+                self._settings,
+                self._options,
+                app=self._app,
+                location=run.folder.location(run.kept),
+                writer=run.kept.writer,
+            )
+        except HeadraceError as error:
+            self._failed(run, error)
+            return
+        except Exception as error:
+            self._failed(run, _explain.of_query(run.name, error))
+            return
+        run.started_at = time.monotonic()
+        run.seen = (-1, "")
+        run.state = "running"
+        if isinstance(run.query.output, Stream) and run.sampler is None:
+            run.sampler = Sampler(
+                self._options, run.query.output.name, f"{self._app}/{run.pipeline.name}", run.metrics
+            )
+            run.sampler.start()
+            self._gauges(run)
+        elif run.sampler is None and "_gauged" not in run.__dict__:
+            run.__dict__["_gauged"] = True
+            self._gauges(run)
+        self._tell(PipelineEvent("started", run.name, str(run.pipeline.trigger)))
+
+    def look(self) -> None:
+        """Look at every query once."""
+        for run in self._runs:
+            if run.state == "running" and run.streaming is not None:
+                self._look(run, run.streaming)
+            elif run.state == "waiting" and time.monotonic() >= run.retry_at:
+                run.query = None
+                self._start(run)
+        if time.monotonic() - self._saved_at > SAVE_S:
+            self._saved_at = time.monotonic()
+            for letters in self._letters.values():
+                letters.save()
+
+    def run(self, until: Callable[[], bool]) -> None:
+        """Look again and again until `until` says so, or everything has finished."""
+        while not until() and not self.done:
+            self.look()
+            time.sleep(LOOK_S)
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to be done: all have finished, or failed for good."""
+        return all(run.state in ("finished", "failed") for run in self._runs)
+
+    def stop(self) -> None:
+        """Let each query finish its batch, stop it, publish what is known, release the checkpoints."""
+        deadline = time.monotonic() + FINISH_S
+        for run in self._runs:
+            if run.streaming is not None and run.streaming.isActive:
+                self._finish_batch(run, run.streaming, deadline)
+                with contextlib.suppress(Exception):
+                    run.streaming.stop()
+                self._take_progress(run, run.streaming)
+            if run.sampler is not None:
+                run.sampler.stop()
+            if run.state in ("running", "waiting", "starting"):
+                run.state = "stopped"
+                self._tell(PipelineEvent("stopped", run.name))
+        for letters in self._letters.values():
+            with contextlib.suppress(HeadraceError):
+                letters.save()
+        for run in self._runs:
+            self._commit(run, at_once=True)
+        self._held.close()
+
+    def _finish_batch(self, run: _Running, streaming: StreamingQuery, deadline: float) -> None:
+        if run.pipeline.trigger.kind == "realtime":
+            return  # its batch has no end of its own; what it emitted is emitted again with the same ids
+        while time.monotonic() < deadline and streaming.isActive and streaming.status["isTriggerActive"]:
+            time.sleep(0.01)
+
+    def status(self) -> list[dict[str, Any]]:
+        """What is known of every query, as `headrace status` shows it."""
+        return [
+            {
+                "name": run.name,
+                "state": run.state,
+                "trigger": str(run.pipeline.trigger),
+                "batch": run.progress.get("batchId"),
+                "input_rate": _number(run.progress.get("inputRowsPerSecond")),
+                "processing_rate": _number(run.progress.get("processedRowsPerSecond")),
+                "watermark": run.progress.get("eventTime", {}).get("watermark"),
+                "state_rows": _state(run, "numRowsTotal"),
+                "latency_ms": run.sampler.p50_ms() if run.sampler else None,
+                "restarts": run.restarts,
+                "problem": run.problem,
+            }
+            for run in self._runs
+        ]
+
+    def _look(self, run: _Running, streaming: StreamingQuery) -> None:
+        self._take_progress(run, streaming)
+        if streaming.isActive:
+            if run.failures and time.monotonic() - run.started_at > STEADY_S:
+                run.failures = 0
+            self._commit(run)
+            self._beat(run)
+            return
+        error = streaming.exception()
+        if error is not None:
+            self._failed(run, _explain.of_query(run.name, error))
+        elif run.pipeline.trigger.kind == "once":
+            self._commit(run, at_once=True)
+            run.state = "finished"
+            self._tell(PipelineEvent("finished", run.name))
+        else:
+            self._failed(run, PipelineError(f"Pipeline {run.name!r} was stopped from outside.", pipeline=run.name))
+
+    def _beat(self, run: _Running) -> None:
+        """Move the watermark of a pipeline on which nothing has come for a while, as long as it keeps state."""
+        idle_s, now = run.pipeline.idle, time.monotonic()
+        if idle_s is None or not _state(run, "numRowsTotal") or now - max(run.fed_at, run.beat_at) < idle_s:
+            return
+        run.beat_at = now
+        moment = self._clock.now() - timedelta(seconds=idle_s)
+        folder = Path(queries.beats_folder(self._settings, run.pipeline.name))
+        for old in sorted(folder.glob("*.json"))[:-KEPT_BEATS]:
+            old.unlink(missing_ok=True)
+        text = json.dumps({"at": moment.isoformat()})
+        write_atomically(folder / f"{moment.timestamp():017.6f}.json", f"{text}\n".encode())
+
+    def _take_progress(self, run: _Running, streaming: StreamingQuery) -> None:
+        try:
+            last = streaming.lastProgress
+        except Exception:
+            return  # the session is going; the query's own end tells the rest
+        if last is None:
+            return
+        batch, stamp = int(last["batchId"]), str(last["timestamp"])
+        if (batch, stamp) == run.seen:
+            return
+        before, run.seen = run.seen, (batch, stamp)
+        progress = json.loads(last.json) if hasattr(last, "json") and isinstance(last.json, str) else dict(last)
+        run.progress = progress
+        rows = int(progress.get("numInputRows") or 0)
+        run.metrics.counter("pipeline_input").add(rows)
+        if queries.end_offsets(progress) != queries.start_offsets(progress):
+            run.fed_at = time.monotonic()
+        if progress.get("durationMs", {}).get("triggerExecution") is not None and rows:
+            run.metrics.histogram("pipeline_batch").record(progress["durationMs"]["triggerExecution"] / 1000)
+        skipped = batch > before[0] + 1 if before[0] >= 0 else True
+        self._take_letters(run, progress, skipped)
+        run.ends = queries.end_offsets(progress) or run.ends
+
+    def _take_letters(self, run: _Running, progress: dict[str, Any], skipped: bool) -> None:
+        starts, ends = queries.start_offsets(progress), queries.end_offsets(progress)
+        observed = progress.get("observedMetrics", {})
+        for stream in run.pipeline.streams:
+            if stream.name not in ends:
+                continue
+            letters = self._letters[run.pipeline.name, stream.name]
+            counted = observed.get(stream.name)
+            bad = (
+                None
+                if counted is None or (skipped and stream.name not in starts)
+                else int(counted.get("bad") or 0)
+            )
+            if counted is None and not int(progress.get("numInputRows") or 0):
+                bad = 0
+            try:
+                written = letters.batch(self._spark, starts.get(stream.name, {}), ends[stream.name], bad)
+            except LogError as error:
+                # Without dead letters a record would be skipped: stop, and begin again from the checkpoint.
+                if run.streaming is not None:
+                    run.streaming.stop()
+                self._failed(run, error)
+                return
+            if written:
+                run.metrics.counter("pipeline_dead_letters").add(written)
+                self._tell(PipelineEvent("letters", run.name, f"{written} bad records of {stream.name}"))
+
+    def _failed(self, run: _Running, error: HeadraceError) -> None:
+        run.problem = error.message
+        self._site.reporter.exception(run.name, "run", error)
+        begun, committed = run.folder.batches(run.kept)
+        batch = max(begun, committed + 1)
+        run.failures = run.failures + 1 if batch == run.failed_batch or run.failures == 0 else 1
+        run.failed_batch = batch
+        self._tell(PipelineEvent("failed", run.name, str(error)))
+        if isinstance(error, DefinitionError | LostRecordsError):
+            run.state = "failed"
+            return
+        if run.failures >= SUSPECT_AFTER and not _explain.is_transient(error):
+            self._put_aside(run)
+        wait_s = min(LONGEST_WAIT_S, 0.5 * 2 ** (run.failures - 1)) * random.uniform(0.5, 1.0)
+        run.restarts += 1
+        run.metrics.counter("pipeline_restarts").add()
+        run.retry_at = time.monotonic() + wait_s
+        run.state = "waiting"
+        self._tell(PipelineEvent("waiting", run.name, f"restart {run.restarts} in {wait_s:.1f} s"))
+
+    def _put_aside(self, run: _Running) -> None:
+        """Find the records that fail the batch, write them to the dead letters, leave them out from now on."""
+        ranges = self._failed_ranges(run)
+        if not ranges:
+            return
+        search = quarantine.Search(
+            self._spark, run.pipeline, self._settings, self._options, known=run.kept.quarantined
+        )
+        culprits = search.find(ranges)
+        if not culprits:
+            return
+        quarantine.bury(self._site, run.pipeline.name, culprits, run.failures)
+        run.kept = run.kept.with_quarantined([(each.stream, each.partition, each.offset) for each in culprits])
+        run.folder.write(run.kept)
+        run.metrics.counter("pipeline_quarantined").add(len(culprits))
+        run.failures = 0
+        for each in culprits:
+            place = f"{each.stream} {each.partition}/{each.offset}"
+            self._tell(PipelineEvent("quarantined", run.name, f"{place}: {each.message}"))
+
+    def _failed_ranges(self, run: _Running) -> quarantine.Ranges:
+        admin = self._site.admin()
+        begun, committed = run.folder.batches(run.kept)
+        before = run.folder.offsets(run.kept, committed)
+        planned = run.folder.offsets(run.kept, begun) if begun > committed else []
+        ranges: quarantine.Ranges = {}
+        for stream in run.pipeline.streams:
+            state = admin.describe(stream.name)
+            first = _of(before, stream.name)
+            last = _of(planned, stream.name)
+            ranges[stream.name] = {
+                each.partition: (
+                    max(first.get(each.partition, each.first_offset), each.first_offset),
+                    last.get(each.partition, each.end_offset),
+                )
+                for each in state.partitions
+            }
+        return ranges
+
+    def _commit(self, run: _Running, *, at_once: bool = False) -> None:
+        """Publish how far a query has come as the position of the group of its name."""
+        if run.ends == run.committed or (not at_once and time.monotonic() < run.commit_at):
+            return
+        run.commit_at = time.monotonic() + COMMIT_S
+        with contextlib.suppress(HeadraceError):
+            for stream, places in run.ends.items():
+                self._site.admin().groups.seek(run.name, stream, places)
+            run.committed = run.ends
+
+    def _gauges(self, run: _Running) -> None:
+        def reads(*path: str) -> Callable[[], float]:
+            def read() -> float:
+                value: Any = run.progress
+                for part in path:
+                    value = value.get(part) if isinstance(value, dict) else None
+                return _number(value) or 0.0
+
+            return read
+
+        gauge = run.metrics.gauge
+        gauge("pipeline_input_rate", reads("inputRowsPerSecond"))
+        gauge("pipeline_processing_rate", reads("processedRowsPerSecond"))
+        gauge("pipeline_state_rows", lambda: float(_state(run, "numRowsTotal")))
+        gauge("pipeline_state_bytes", lambda: float(_state(run, "memoryUsedBytes")))
+        gauge("pipeline_watermark", lambda: _watermark_s(run.progress))
+
+
+def _of(offsets: list[dict[str, dict[int, int]]], stream: str) -> dict[int, int]:
+    return next((each[stream] for each in offsets if stream in each), {})
+
+
+def _state(run: _Running, name: str) -> int:
+    return sum(int(each.get(name) or 0) for each in run.progress.get("stateOperators", ()))
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _watermark_s(progress: Mapping[str, Any]) -> float:
+    text = progress.get("eventTime", {}).get("watermark")
+    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else float("nan")
+
+
+def slots_needed(pipelines: Sequence[Pipeline], partitions: Mapping[str, int], shuffle: int, cpus: int) -> int:
+    """How many tasks must run at once: a real-time query holds all of its own for as long as it runs."""
+    held = 0
+    for pipeline in pipelines:
+        if pipeline.trigger.kind == "realtime":
+            sources = sum(partitions.get(stream.name, stream.partitions) for stream in pipeline.streams)
+            held += len(pipeline.outputs) * (sources + shuffle)
+    return held + max(2, cpus)

@@ -1,0 +1,146 @@
+"""The columns of rows: those of a record type, and whether the rows of a batch fit a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headrace.errors import DefinitionError
+from headrace.records import schema_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+_STORABLE = (
+    "byte", "short", "integer", "long", "float", "double", "decimal", "string", "char", "varchar", "boolean",
+    "timestamp", "date", "binary",
+)  # fmt: skip
+_WIDER = {
+    "tinyint": ("smallint", "int", "bigint"),
+    "smallint": ("int", "bigint"),
+    "int": ("bigint",),
+    "float": ("double",),
+}
+
+
+def columns_of(record_type: Any) -> StructType:
+    """The columns that hold records of this type.
+
+    A Decimal has 18 digits after the point; a value of several types is its JSON text.
+    """
+    struct = _type(schema_of(record_type))
+    if struct.typeName() != "struct":
+        raise DefinitionError(
+            f"{getattr(record_type, '__name__', record_type)} has no fields to be columns.",
+            remedy="Derive it from hr.Record.",
+        )
+    return struct
+
+
+def _type(schema: dict[str, Any]) -> DataType:
+    from pyspark.sql import types as T
+
+    options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
+    if len(options) != 1:
+        return T.StringType()
+    (schema,) = options
+    if "enum" in schema:
+        numbers = all(type(value) is int for value in schema["enum"])
+        return T.LongType() if numbers else T.StringType()
+    kind = schema.get("type")
+    if kind == "object" and "properties" in schema:
+        return T.StructType([T.StructField(name, _type(inner)) for name, inner in schema["properties"].items()])
+    if kind == "object":
+        return T.MapType(T.StringType(), _type(schema.get("additionalProperties", {})))
+    if kind == "array":
+        return T.ArrayType(_type(schema["items"])) if "items" in schema else T.StringType()
+    if kind == "string":
+        if schema.get("contentEncoding") == "base64":
+            return T.BinaryType()
+        formats = {"date-time": T.TimestampType(), "date": T.DateType(), "decimal": T.DecimalType(38, 18)}
+        return formats.get(schema.get("format", ""), T.StringType())
+    simple = {"boolean": T.BooleanType(), "integer": T.LongType(), "number": T.DoubleType()}
+    return simple.get(str(kind), T.StringType())
+
+
+def plain(kind: DataType) -> DataType:
+    """The type without what is no part of a table's: watermarks, comments, NOT NULL."""
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(each.name, plain(each.dataType)) for each in kind.fields])
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(plain(kind.elementType))
+    if isinstance(kind, T.MapType):
+        return T.MapType(plain(kind.keyType), plain(kind.valueType))
+    if kind.typeName() in ("char", "varchar"):
+        return T.StringType()
+    return kind
+
+
+def is_storable(kind: DataType) -> bool:
+    """Whether every store of files has this type; times without a zone are not moments, so they are not stored."""
+    from pyspark.sql import types as T
+
+    if isinstance(kind, T.StructType):
+        return all(is_storable(each.dataType) for each in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return is_storable(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return is_storable(kind.keyType) and is_storable(kind.valueType)
+    return kind.typeName() in _STORABLE
+
+
+def fits(have: DataType, want: DataType) -> bool:
+    """Whether every value of one type is one of the other."""
+    have, want = plain(have), plain(want)
+    if have == want or have.typeName() == "void":
+        return True
+    if have.typeName() == want.typeName() == "decimal":
+        return bool(have.scale <= want.scale and have.precision - have.scale <= want.precision - want.scale)
+    return want.simpleString() in _WIDER.get(have.simpleString(), ())
+
+
+def problems(rows: StructType, table: StructType, *, optional: frozenset[str] = frozenset()) -> list[str]:
+    """Why rows cannot be written to a table: a phrase for each column; nothing if they can."""
+    have = {field.name: field.dataType for field in rows.fields}
+    want = {field.name: field.dataType for field in table.fields}
+    found = []
+    for name, kind in want.items():
+        if name not in have:
+            if name not in optional:
+                found.append(f"{name} is missing from the rows")
+        elif not fits(have[name], kind):
+            found.append(
+                f"{name} is {have[name].simpleString()} in the rows and {kind.simpleString()} in the table"
+            )
+    found += [f"{name} is not in the table" for name in have if name not in want]
+    return found
+
+
+def refuse_twins(what: str, rows: StructType) -> None:
+    """Refuse rows in which two columns have one name; Spark and SQL do not tell upper from lower case."""
+    seen: set[str] = set()
+    for name in rows.names:
+        if name.lower() in seen:
+            raise DefinitionError(
+                f"{what}: the rows have two columns {name!r}.", remedy="Rename one of them, or leave it out."
+            )
+        seen.add(name.lower())
+
+
+def refuse_misfits(what: str, rows: StructType, table: StructType, **options: Any) -> None:
+    """Raise DefinitionError with every column of the rows that does not fit."""
+    refuse_twins(what, rows)
+    found = problems(rows, table, **options)
+    if found:
+        raise DefinitionError(
+            f"The rows do not fit {what}: {'; '.join(found)}.",
+            remedy="Select and cast the columns so that they fit, or write to a table of another name.",
+            problems=found,
+        )
+
+
+def column(rows: DataFrame, name: str) -> Column:
+    """One column of rows, whatever characters are in its name."""
+    return rows["`" + name.replace("`", "``") + "`"]

@@ -1,0 +1,1 @@
+"""Tables: the latest value per key of a compacted stream."""

@@ -1,0 +1,5 @@
+"""Fixtures that the tests of pipelines share."""
+
+from pipelines.shop import shop
+
+__all__ = ["shop"]
