@@ -39,6 +39,7 @@ VARIANTS = ("plain", "cache", "cache + warm-up")
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--only", choices=VARIANTS, action="append")
     options.add_argument("--run", nargs=4, help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.run:
@@ -58,9 +59,9 @@ def main() -> None:
         stack.enter_context(locked(bare / "aot" / "training-spark.lock", wait=False))  # so that none is made
         stack.callback(down, project)
         address = up(project, detach=True)["main"]
-        found: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
+        found: dict[str, list[dict[str, float]]] = {variant: [] for variant in given.only or VARIANTS}
         for number in range(given.rounds):
-            for variant in VARIANTS:
+            for variant in found:
                 cache = bare if variant == "plain" else project.cache
                 result = measure(project.root, cache, address, warm="warm" in variant)
                 found[variant].append(result)
@@ -124,6 +125,7 @@ def measure(project: Path, cache: Path, address: str, *, warm: bool) -> dict[str
             result |= flow(process, begun, consumer, producer, source)
         finally:
             process.stdin.close()
+            producer.flush(10)
     consumer.close()
     return {**result, "load": os.getloadavg()[0]}
 

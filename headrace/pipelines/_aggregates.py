@@ -187,6 +187,11 @@ def _parsed(frame: DataFrame, text: str) -> tuple[str, tuple[Column, ...]]:
     expression = frame.sparkSession._jsparkSession.sessionState().sqlParser().parseExpression(text)
     if expression.getClass().getSimpleName() in ("Alias", "UnresolvedAlias"):
         expression = expression.child()
+    if expression.getClass().getSimpleName() == "AggregateExpression":  # what SQL has words of its own for
+        function = expression.aggregateFunction()
+        name = str(function.getClass().getSimpleName()).lower()
+        plain = name in ("first", "last") and not function.ignoreNulls()
+        return (name, (F.expr(function.child().sql()),)) if plain else ("", ())
     if expression.getClass().getSimpleName() != "UnresolvedFunction" or expression.isDistinct():
         return "", ()
     arguments = [expression.arguments().apply(number) for number in range(expression.arguments().size())]

@@ -36,8 +36,8 @@ class Step(Protocol):
 class Fold(StatefulProcessor):  # type: ignore[misc]
     """Runs a step in Spark. Each row that comes out has the place and the time of the record that caused it."""
 
-    def __init__(self, step: Step, keys: int, values: int, *, expires: bool) -> None:
-        self._step, self._keys, self._values, self._expires = step, keys, values, expires
+    def __init__(self, step: Step, keys: int, values: int, out: Sequence[str], *, expires: bool) -> None:
+        self._step, self._keys, self._values, self._out, self._expires = step, keys, values, out, expires
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
@@ -71,7 +71,9 @@ class Fold(StatefulProcessor):  # type: ignore[misc]
 
     def _rows(self, key: Any, out: list[Out], place: int, time: int) -> Iterator[Row]:
         for values in out:
-            yield Row(*key, *values, place, time)
+            row = Row(*key, *values, place, time)
+            row.__fields__ = self._out
+            yield row
 
 
 class Count:
@@ -201,7 +203,7 @@ def fold(
         ]
     )
     rows = given.groupBy(*(f"k{i}" for i in range(len(keys)))).transformWithState(
-        Fold(step, len(keys), len(values), expires=due is not None),
+        Fold(step, len(keys), len(values), schema.names, expires=due is not None),
         schema,
         "append",
         "none" if due is None else "eventtime",

@@ -38,7 +38,7 @@ def count(frame: DataFrame, by: Keys, size: int, *aggregates: Column | str) -> D
     """
     what = "windows.count"
     _check_number(what, "size", size)
-    ordered, keys = _keyed(what, frame, by)
+    ordered, keys = _keyed(what, frame, by, adds="window")
     wanted = _aggregates.read(what, ordered, aggregates)
     number = T.StructField("window", T.LongType())
     if frame.isStreaming:
@@ -57,7 +57,7 @@ def by_content(frame: DataFrame, by: Keys, starts_when: Column | str, *aggregate
     when the next one begins. What precedes a key's first window is in none.
     """
     what = "windows.by_content"
-    ordered, keys = _keyed(what, frame, by)
+    ordered, keys = _keyed(what, frame, by, adds="window")
     starts = F.coalesce(_condition(what, ordered, starts_when), F.lit(False))
     wanted = _aggregates.read(what, ordered, aggregates)
     number = T.StructField("window", T.LongType())
@@ -186,7 +186,7 @@ def deduplicate(frame: DataFrame, keys: str | Sequence[str], *, time: str, withi
     return _hide(first)
 
 
-def _keyed(what: str, frame: DataFrame, by: Keys) -> tuple[DataFrame, list[str]]:
+def _keyed(what: str, frame: DataFrame, by: Keys, *, adds: str = "") -> tuple[DataFrame, list[str]]:
     """The frame with the columns of `by` and with the hidden ones, and the names of those of `by`."""
     asked = [by] if isinstance(by, str | Column) else list(by)
     if not asked:
@@ -198,6 +198,10 @@ def _keyed(what: str, frame: DataFrame, by: Keys) -> tuple[DataFrame, list[str]]
         names = frame.select(*(f"`{each}`" if isinstance(each, str) else each for each in asked)).columns
     except PySparkException as error:
         raise DefinitionError(f"{what}: {_explain.sentence(error)}.", remedy="Correct the key.") from None
+    if adds in names:
+        raise DefinitionError(
+            f"{what} adds a column {adds!r}, but the key has one.", remedy="Give that of the key another name."
+        )
     ordered = plan.carry(frame, kafka.HIDDEN)
     made = [each for each, name in zip(asked, names, strict=True) if name not in frame.columns]
     if made:
