@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from headrace.cli._context import Context
 from headrace.cli._output import Format, Output, say, show_json, show_rows, tell
 from headrace.errors import SubstrateError
+from headrace.settings import Settings
+from headrace.substrate import apps
 from headrace.substrate import site as sites
 from headrace.substrate.supervisor import Event
 from headrace.units import say_bytes
 
+WORKER, STATUS = "pipelines", "status.json"
 _WORDS = {
     "formatted": "Formatted site {name}: {text}.",
     "starting": "Starting {name} …",
@@ -57,8 +61,9 @@ def up(
 
 
 def down(context: typer.Context, output: Output = Format.TEXT) -> None:
-    """Stop the project's log and whatever is left of it."""
-    stopped = sites.down(context.ensure_object(Context).settings)
+    """Stop the project's apps, its log, and whatever is left of them."""
+    settings = context.ensure_object(Context).settings
+    stopped = [*apps.stop(settings), *sites.down(settings)]
     if output is Format.JSON:
         show_json(stopped)
     else:
@@ -69,8 +74,9 @@ def status(context: typer.Context, output: Output = Format.TEXT) -> None:
     """Show what runs, where, and how it is."""
     settings = context.ensure_object(Context).settings
     found = sites.status(settings)
+    pipelines = _pipelines(settings)
     if output is Format.JSON:
-        show_json([asdict(each) for each in found])
+        show_json({"processes": [asdict(each) for each in found], "pipelines": pipelines})
         return
     clusters = [site for site in settings.sites.values() if not site.embedded]
     for site in clusters:
@@ -96,6 +102,36 @@ def status(context: typer.Context, output: Output = Format.TEXT) -> None:
         ],
         right=["PID", "RESTARTS", "CPU", "MEMORY"],
     )
+    if pipelines:
+        say()
+        show_rows(
+            ["PIPELINE", "STATE", "IN/S", "LAG", "LATENCY", "STATE ROWS", "RESTARTS", "TRIGGER"],
+            [
+                (
+                    each["name"],
+                    each["state"],
+                    "-" if each["input_rate"] is None else f"{each['input_rate']:,.0f}",
+                    f"{each['lag']:,}",
+                    "-" if each["latency_ms"] is None else f"{each['latency_ms']:,.1f} ms",
+                    f"{each['state_rows']:,}",
+                    each["restarts"],
+                    each["trigger"],
+                )
+                for each in pipelines
+            ],
+            right=["IN/S", "LAG", "LATENCY", "STATE ROWS", "RESTARTS"],
+        )
+
+
+def _pipelines(settings: Settings) -> list[dict[str, Any]]:
+    """What the workers of running apps last said of their pipelines."""
+    found = []
+    for app, record in apps.running(settings):
+        if record.name == WORKER and record.process() is not None:
+            with contextlib.suppress(OSError, ValueError):
+                said = json.loads((settings.state / "apps" / app / STATUS).read_text())
+                found += [{"app": app, **each} for each in said["pipelines"] if said["pid"] == record.pid]
+    return found
 
 
 def doctor(context: typer.Context, output: Output = Format.TEXT) -> None:

@@ -43,7 +43,7 @@ class Fold(StatefulProcessor):  # type: ignore[misc]
         self._handle = handle
         self._state = handle.getValueState("state", "content binary")
 
-    def handleInputRows(self, key: Any, rows: Iterator[Row], timer_values: TimerValues) -> Iterator[Row]:
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: TimerValues) -> Iterator[Row]:
         kept = self._state.get()
         state, timer, place, time = pickle.loads(kept[0]) if kept else (None, None, 0, 0)  # noqa: S301 - our own
         begin, end = self._keys, self._keys + self._values
@@ -59,7 +59,9 @@ class Fold(StatefulProcessor):  # type: ignore[misc]
             self._handle.registerTimer(due)
         self._state.update((pickle.dumps((state, due, place, time)),))
 
-    def handleExpiredTimer(self, key: Any, timer_values: TimerValues, expired: ExpiredTimerInfo) -> Iterator[Row]:
+    def handleExpiredTimer(
+        self, key: Any, timerValues: TimerValues, expiredTimerInfo: ExpiredTimerInfo
+    ) -> Iterator[Row]:
         kept = self._state.get()
         if kept:
             state, _, place, time = pickle.loads(kept[0])  # noqa: S301 - our own

@@ -69,6 +69,8 @@ def frames(
             more = dict((ranges or {}).get(each.name, start))
             if live and pipeline.max_batch and pipeline.trigger.kind != "realtime":
                 more["maxOffsetsPerTrigger"] = str(pipeline.max_batch)
+            if live:
+                more["groupIdPrefix"] = pipeline.name  # its consumers are found again by their names
             nothing = more.get("assign") == "{}"
             if nothing:
                 del more["assign"]

@@ -24,6 +24,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import OffsetSpec
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -84,6 +86,7 @@ class _Running:
     progress: dict[str, Any] = field(default_factory=dict)
     ends: dict[str, dict[int, int]] = field(default_factory=dict)
     committed: dict[str, dict[int, int]] = field(default_factory=dict)
+    lag: int = 0
     commit_at: float = 0.0
     fed_at: float = field(default_factory=time.monotonic)
     beat_at: float = 0.0
@@ -197,6 +200,8 @@ class PipelineRunner:
             self._failed(run, _explain.of_query(run.name, error))
             return
         run.started_at = time.monotonic()
+        if run.pipeline.trigger.kind == "realtime" and not run.ends:
+            run.ends = self._begin_of(run)
         run.seen = (-1, "")
         run.state = "running"
         if isinstance(run.query.output, Stream) and run.sampler is None:
@@ -272,6 +277,7 @@ class PipelineRunner:
                 "input_rate": _number(run.progress.get("inputRowsPerSecond")),
                 "processing_rate": _number(run.progress.get("processedRowsPerSecond")),
                 "watermark": run.progress.get("eventTime", {}).get("watermark"),
+                "lag": run.lag,
                 "state_rows": _state(run, "numRowsTotal"),
                 "latency_ms": run.sampler.p50_ms() if run.sampler else None,
                 "restarts": run.restarts,
@@ -401,6 +407,13 @@ class PipelineRunner:
             place = f"{each.stream} {each.partition}/{each.offset}"
             self._tell(PipelineEvent("quarantined", run.name, f"{place}: {each.message}"))
 
+    def _begin_of(self, run: _Running) -> dict[str, dict[int, int]]:
+        """Where a query begins: where its last committed batch ended, else the start of what there is."""
+        with contextlib.suppress(HeadraceError):
+            ranges = self._failed_ranges(run)
+            return {stream: {p: first for p, (first, _) in at.items()} for stream, at in ranges.items()}
+        return {}
+
     def _failed_ranges(self, run: _Running) -> quarantine.Ranges:
         admin = self._site.admin()
         begun, committed = run.folder.batches(run.kept)
@@ -421,14 +434,24 @@ class PipelineRunner:
         return ranges
 
     def _commit(self, run: _Running, *, at_once: bool = False) -> None:
-        """Publish how far a query has come as the position of the group of its name."""
-        if run.ends == run.committed or (not at_once and time.monotonic() < run.commit_at):
+        """Publish how far a query has come as the position of the group of its name, and note its lag."""
+        if not run.ends or (not at_once and time.monotonic() < run.commit_at):
             return
         run.commit_at = time.monotonic() + COMMIT_S
         with contextlib.suppress(HeadraceError):
+            admin, lag = self._site.admin(), 0
             for stream, places in run.ends.items():
-                self._site.admin().groups.seek(run.name, stream, places)
-            run.committed = run.ends
+                ends = admin.offsets(
+                    [TopicPartition(stream, partition) for partition in places], OffsetSpec.latest()
+                )
+                if run.pipeline.trigger.kind == "realtime" and not at_once:
+                    behind = lags(self._spark, run.name, stream)
+                    places = {p: max(at, ends[p] - behind[p]) if p in behind else at for p, at in places.items()}
+                lag += sum(max(0, ends[partition] - at) for partition, at in places.items())
+                if run.committed.get(stream) != places:
+                    admin.groups.seek(run.name, stream, places)
+                    run.committed[stream] = dict(places)
+            run.lag = lag
 
     def _gauges(self, run: _Running) -> None:
         def reads(*path: str) -> Callable[[], float]:
@@ -443,6 +466,7 @@ class PipelineRunner:
         gauge = run.metrics.gauge
         gauge("pipeline_input_rate", reads("inputRowsPerSecond"))
         gauge("pipeline_processing_rate", reads("processedRowsPerSecond"))
+        gauge("pipeline_lag", lambda: float(run.lag))
         gauge("pipeline_state_rows", lambda: float(_state(run, "numRowsTotal")))
         gauge("pipeline_state_bytes", lambda: float(_state(run, "memoryUsedBytes")))
         gauge("pipeline_watermark", lambda: _watermark_s(run.progress))
@@ -463,6 +487,25 @@ def _number(value: Any) -> float | None:
 def _watermark_s(progress: Mapping[str, Any]) -> float:
     text = progress.get("eventTime", {}).get("watermark")
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else float("nan")
+
+
+def lags(spark: SparkSession, query: str, stream: str) -> dict[int, int]:
+    """How far a query's own consumers are behind, by partition, as they say themselves.
+
+    A real-time query tells Spark of its progress only at its checkpoints; its consumers know at any time.
+    Those of executors elsewhere cannot be asked.
+    """
+    found: dict[int, int] = {}
+    jvm: Any = spark._jvm
+    server = jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer()
+    pattern = f"kafka.consumer:type=consumer-fetch-manager-metrics,client-id=consumer-{query}-*,topic={stream},*"
+    with contextlib.suppress(Exception):  # a measure, not worth a failure
+        for name in server.queryNames(jvm.javax.management.ObjectName(pattern), None).toArray():
+            partition = name.getKeyProperty("partition")
+            value = float(server.getAttribute(name, "records-lag"))
+            if partition is not None and value >= 0:
+                found[int(partition)] = int(value)
+    return found
 
 
 def slots_needed(pipelines: Sequence[Pipeline], partitions: Mapping[str, int], shuffle: int, cpus: int) -> int:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from headrace.substrate import _ports, _training, broker, jars
 from headrace.substrate._files import locked, write_atomically
 from headrace.substrate.java import Java, find_java
 from headrace.substrate.process import Record, end, forget, read_record, read_records
+from headrace.substrate.signals import stop_on_signals
 from headrace.substrate.supervisor import Event, Supervisor, ignore
 
 SUPERVISOR = "supervisor"
@@ -91,7 +91,7 @@ async def serve(
     with locked(run / "supervisor.lock", wait=False) as lock:
         if lock is None:
             raise _running(run)
-        stop = _stop_on_signals()
+        stop = stop_on_signals()
         supervisor = Supervisor(run, on_event)
         addresses = {}
         try:
@@ -215,16 +215,21 @@ def down(settings: Settings, *, on_event: Callable[[Event], None] = ignore) -> l
 
 def status(settings: Settings) -> list[Status]:
     """Tell what is recorded and how it is; starts nothing. Takes a tenth of a second to measure."""
-    run = settings.state / "run"
-    records = read_records(run)
-    supervised = any(record.name == SUPERVISOR and record.process() for record in records)
-    alive = {record.name: process for record in records if (process := record.process())}
+    groups = [(SUPERVISOR, read_records(settings.state / "run"))]
+    for folder in sorted((settings.state / "apps").glob("*/")):
+        named = [replace(record, name=f"{folder.name}-{record.name}") for record in read_records(folder)]
+        groups.append((f"{folder.name}-run", named))
+    alive = {record.name: process for _, records in groups for record in records if (process := record.process())}
     for process in alive.values():
         with contextlib.suppress(psutil.Error):
             process.cpu_percent()
     if alive:
         time.sleep(0.1)
-    return [_status(record, alive.get(record.name), supervised, SystemClock()) for record in records]
+    return [
+        _status(record, alive.get(record.name), chief in alive, SystemClock())
+        for chief, records in groups
+        for record in records
+    ]
 
 
 def _status(record: Record, process: psutil.Process | None, supervised: bool, clock: Clock) -> Status:
@@ -262,14 +267,6 @@ def _running(run: Path) -> RunningError:
         pid=supervisor.pid if supervisor else None,
         addresses=addresses,
     )
-
-
-def _stop_on_signals() -> asyncio.Event:
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as for a daemon, and below nohup
-            loop.add_signal_handler(number, stop.set)
-    return stop
 
 
 def _await_exit(record: Record, timeout_s: float) -> None:
