@@ -88,11 +88,11 @@ def headrace_app(headrace_settings: Settings, unique_name: Callable[[str], str])
 @pytest.fixture(scope="session")
 def headrace_spark(headrace_settings: Settings) -> Iterator[SparkSession]:
     """A Spark session for the whole test run, with what pipelines need."""
-    from headrace.pipelines.session import start_session
+    from headrace.pipelines.session import start_session, stop_session
 
     spark = start_session(headrace_settings, name="tests", slots=TEST_SLOTS)
     yield spark
-    spark.stop()
+    stop_session()
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ error, in its last line, when one is defined wrongly. What it looks like from ou
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from typing import Any
 from headrace import settings as _settings
 from headrace.app import App
 from headrace.cli._load import load_app
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SubstrateError
 from headrace.pipelines.definition import Pipeline
 from headrace.settings import Settings
 from headrace.substrate._files import write_atomically
@@ -40,25 +41,31 @@ def main(arguments: str) -> int:
         app.use(settings, asked["site"])
         run(app, settings, asked, stop)
     except HeadraceError as error:
-        say(
-            "error",
-            message=error.message,
-            remedy=error.remedy,
-            exit_code=error.exit_code,
-            name=type(error).__name__,
-        )
-        return error.exit_code
+        return _say_error(error)
+    except Exception:
+        from headrace.pipelines.session import why_ended
+
+        ended = why_ended()
+        if ended is None:
+            raise
+        return _say_error(ended)
     return 0
+
+
+def _say_error(error: HeadraceError) -> int:
+    name = type(error).__name__
+    say("error", message=error.message, remedy=error.remedy, exit_code=error.exit_code, name=name)
+    return error.exit_code
 
 
 def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Event) -> None:
     """Start Spark and the pipelines, and keep at it until `stop` or until all have finished."""
     from headrace.pipelines.run import PipelineRunner, slots_needed
-    from headrace.pipelines.session import start_session
+    from headrace.pipelines.session import start_session, stop_session, warm_up
 
     chosen: Sequence[Pipeline] = [app.pipelines[name] for name in asked["pipelines"]]
     partitions = app.site.admin().partition_counts()
-    shuffle = int(settings.spark.options.get("spark.sql.shuffle.partitions", "4"))
+    shuffle = int(settings.spark.options.get("spark.sql.shuffle.partitions", "2"))
     slots = slots_needed(chosen, partitions, shuffle, os.cpu_count() or 2)
     spark = start_session(settings, name=app.name, slots=slots)
     runner = PipelineRunner(
@@ -81,6 +88,8 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
 
     try:
         runner.prepare(fresh=asked["fresh"], start=asked["start"])
+        if any(each.trigger.kind == "realtime" for each in chosen):
+            warm_up(spark)
         runner.start()
         _write_status(folder, runner.status())
         say("ready")
@@ -89,7 +98,7 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         runner.stop()
         _write_status(folder, runner.status())
         app.close()
-        spark.stop()
+        stop_session()
     failed = [each for each in runner.status() if each["state"] == "failed"]
     if failed:
         raise HeadraceError(failed[0]["problem"], remedy="Correct it, then run again.")
@@ -99,7 +108,8 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
 
 def _write_status(folder: Path, pipelines: list[dict[str, Any]]) -> None:
     state = {"pid": os.getpid(), "at": time.time(), "pipelines": pipelines}
-    write_atomically(folder / STATUS, json.dumps(state).encode())
+    with contextlib.suppress(OSError, SubstrateError):  # a full disk must not end the pipelines
+        write_atomically(folder / STATUS, json.dumps(state).encode())
 
 
 def say(kind: str, **more: Any) -> None:

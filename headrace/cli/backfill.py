@@ -51,7 +51,7 @@ def backfill(
         _refuse_doubling(pipeline.outputs, found.settings)
     app.create()
     from headrace.pipelines import finite
-    from headrace.pipelines.session import start_session
+    from headrace.pipelines.session import start_session, stop_session
 
     admin = app.site.admin()
     ranges = {each.name: finite.find_range(admin, each.name, first, end) for each in pipeline.streams}
@@ -62,7 +62,7 @@ def backfill(
             run = finite.Finite(spark, pipeline, app.name, app.site, found.settings, ranges)
             run.write(target, on_progress=report)
         finally:
-            spark.stop()
+            stop_session()
             app.close()
     seconds = time.monotonic() - started
     if output is Format.JSON:

@@ -38,8 +38,8 @@ def new(
     if output is Format.JSON:
         show_json({"folder": str(folder), "files": written})
         return
-    say(f"Wrote {folder}. Next:\n\n  cd {folder}\n  headrace up --detach\n  python generate.py\n")
-    say("and in another terminal:\n\n  headrace consume purchases --follow")
+    say(f"Wrote {folder}. Next:\n\n  cd {folder}\n  headrace up --detach\n  headrace run app.py\n")
+    say("and in two other terminals:\n\n  python generate.py\n  headrace consume alerts --follow")
 
 
 def _write_template(folder: Path) -> list[str]:
@@ -66,8 +66,9 @@ def describe(
     say(f"App {app.name}")
     for stream in app.streams.values():
         retention = "forever" if stream.retention is None else say_duration(stream.retention)
+        kind = "table" if getattr(stream, "is_table", False) else "stream"
         say(
-            f"\nstream {stream.name}: {stream.codec.name}\n"
+            f"\n{kind} {stream.name}: {stream.codec.name}\n"
             f"  {stream.partitions} partitions, kept {retention}{', compacted' if stream.compact else ''}, "
             f"records up to {say_bytes(stream.max_bytes)}\n"
             f"  declared at {stream.declared_at}"
@@ -77,7 +78,11 @@ def describe(
                 text for text, on in (("key", field in stream.key), ("event time", field == stream.time)) if on
             ]
             say(f"    {field}: {kind}{'  ← ' + ', '.join(marks) if marks else ''}")
-    if not app.streams:
+    for pipeline in app.pipelines.values():
+        sources, outputs = (", ".join(each.name for each in side) for side in (pipeline.sources, pipeline.outputs))
+        say(f"\npipeline {pipeline.name}: {sources} → {outputs}")
+        say(f"  works {pipeline.trigger}\n  declared at {pipeline.declared_at}")
+    if not app.streams and not app.pipelines:
         say("It declares nothing yet.")
 
 
@@ -105,5 +110,16 @@ def _as_json(app: App) -> dict[str, Any]:
                 "schema": stream.codec.schema,
             }
             for stream in app.streams.values()
+        ],
+        "pipelines": [
+            {
+                "name": pipeline.name,
+                "sources": [each.name for each in pipeline.sources],
+                "outputs": [each.name for each in pipeline.outputs],
+                "trigger": str(pipeline.trigger),
+                "emit": pipeline.emit,
+                "declared_at": pipeline.declared_at,
+            }
+            for pipeline in app.pipelines.values()
         ],
     }

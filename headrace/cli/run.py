@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import uuid
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +18,16 @@ from headrace.cli._context import Context
 from headrace.cli._load import load_app
 from headrace.cli._output import Format, Output, show_json, tell
 from headrace.cli._position import read_position
-from headrace.errors import HeadraceError, NotFoundError, SettingsError, SubstrateError
+from headrace.errors import (
+    DeliveryError,
+    HeadraceError,
+    NotFoundError,
+    ProcessError,
+    SettingsError,
+    StoreUnavailableError,
+    SubstrateError,
+    UnavailableError,
+)
 from headrace.settings import Settings
 from headrace.substrate import apps
 from headrace.substrate import site as sites
@@ -26,6 +36,9 @@ from headrace.substrate.supervisor import Event
 
 WORKER = "pipelines"
 START_S = 180.0
+GRACE_S = 60.0  # longer than the batches are given to finish
+# What another start may heal, if an earlier one has worked.
+_PASSING = (UnavailableError, DeliveryError, ProcessError, StoreUnavailableError)
 _WORDS = {
     "started": "Pipeline {pipeline} works {text}.",
     "failed": "{text}",
@@ -119,7 +132,9 @@ class _Foreground:
         self._log = settings.state / "logs" / f"{app}-pipelines.out"
         self._file: Any = None
         self._inode = _inode(self._log)  # what an earlier run said is not shown again
+        self._half_line = ""
         self._ready = False
+        self._was_ready = False
         self._done = False
         self._error: dict[str, Any] | None = None
 
@@ -128,11 +143,12 @@ class _Foreground:
             name=WORKER,
             command=self._command,
             output=self._log,
-            fingerprint="",
+            fingerprint=uuid.uuid4().hex,  # what another run left behind is ended, not adopted: it may be older
             ready=self._is_ready,
             explain=self._explain,
             folder=self._settings.root,
             start_s=START_S,
+            grace_s=GRACE_S,
         )
         tell(f"Starting {len(self._asked['pipelines'])} pipelines on Spark ({self._settings.spark.master}) …")
         asyncio.run(apps.run(self._settings, self._app, [spec], on_event=self._on_event, look=self._look))
@@ -157,21 +173,27 @@ class _Foreground:
         self._read()
         if _inode(self._log) not in (0, self._inode):
             self._inode = _inode(self._log)
-            self._file = self._log.open(errors="replace")
+            self._file, self._half_line = self._log.open(errors="replace"), ""
             self._read()
         return self._done or self._error is not None
 
     def _read(self) -> None:
-        while self._file is not None and (line := self._file.readline()):
-            if line.startswith("{") and line.endswith("\n"):
+        while self._file is not None and (text := self._file.readline()):
+            line, self._half_line = self._half_line + text, ""
+            if not line.endswith("\n"):
+                self._half_line = line
+            elif line.startswith("{"):
                 self._heard(json.loads(line))
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
         if kind == "error":
-            self._error = event
+            if not self._was_ready or not isinstance(self._rebuilt(event), _PASSING):
+                self._error = event
+            elif self._output is Format.TEXT:
+                tell(event["message"])
         elif kind == "ready":
-            self._ready = True
+            self._ready = self._was_ready = True
             if self._output is Format.TEXT:
                 tell("Press Ctrl-C to stop.")
         elif kind == "done":

@@ -76,7 +76,9 @@ def status(context: typer.Context, output: Output = Format.TEXT) -> None:
     found = sites.status(settings)
     pipelines = _pipelines(settings)
     if output is Format.JSON:
-        show_json({"processes": [asdict(each) for each in found], "pipelines": pipelines})
+        of_app = {f"{app}-{WORKER}": rows for app, rows in pipelines.items()}
+        extra = [{"pipelines": of_app[each.name]} if each.name in of_app else {} for each in found]
+        show_json([{**asdict(each), **more} for each, more in zip(found, extra, strict=True)])
         return
     clusters = [site for site in settings.sites.values() if not site.embedded]
     for site in clusters:
@@ -117,20 +119,22 @@ def status(context: typer.Context, output: Output = Format.TEXT) -> None:
                     each["restarts"],
                     each["trigger"],
                 )
-                for each in pipelines
+                for rows in pipelines.values()
+                for each in rows
             ],
             right=["IN/S", "LAG", "LATENCY", "STATE ROWS", "RESTARTS"],
         )
 
 
-def _pipelines(settings: Settings) -> list[dict[str, Any]]:
-    """What the workers of running apps last said of their pipelines."""
-    found = []
+def _pipelines(settings: Settings) -> dict[str, list[dict[str, Any]]]:
+    """What the workers of running apps last said of their pipelines, by app."""
+    found = {}
     for app, record in apps.running(settings):
         if record.name == WORKER and record.process() is not None:
             with contextlib.suppress(OSError, ValueError):
                 said = json.loads((settings.state / "apps" / app / STATUS).read_text())
-                found += [{"app": app, **each} for each in said["pipelines"] if said["pid"] == record.pid]
+                if said["pid"] == record.pid:
+                    found[app] = said["pipelines"]
     return found
 
 

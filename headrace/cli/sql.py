@@ -31,7 +31,7 @@ def sql(
     found = context.ensure_object(Context)
     app = load_app(path)
     app.use(found.settings, found.site_name)
-    from headrace.pipelines.session import start_session
+    from headrace.pipelines.session import start_session, stop_session
 
     streams, lakes = _sources(app, found.settings, query)
     app.create()
@@ -44,7 +44,7 @@ def sql(
         else:
             _answer(query, frames, output)
     finally:
-        spark.stop()
+        stop_session()
         app.close()
 
 

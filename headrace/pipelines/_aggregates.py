@@ -115,6 +115,11 @@ class Aggregates:
         """The arguments of all, one after the other."""
         return [column for columns in self.arguments for column in columns]
 
+    def __str__(self) -> str:
+        calls = zip(self.names, self.arguments, strict=True)
+        texts = (f"{name}({', '.join(str(each)[8:-2] for each in columns)})" for name, columns in calls)
+        return ", ".join(texts)
+
     def folds(self) -> list[Aggregate]:
         """The same, record by record, over `values`."""
         found, at = [], 0

@@ -162,6 +162,7 @@ class Discard:
 
 
 def fold(
+    what: str,
     frame: DataFrame,
     step: Step,
     *,
@@ -174,7 +175,8 @@ def fold(
 ) -> DataFrame:
     """Run a step on a streaming frame: the keys' columns, what the step gives, and the hidden columns.
 
-    `hidden` names the columns of place and time. `due` is when, in event time, a key is closed.
+    `what` says all that its state depends on: a checkpoint of another one is refused. `hidden` names the columns
+    of place and time. `due` is when, in event time, a key is closed.
     """
     typed = frame.select(*(column.alias(name) for name, column in keys), *values).schema
     key_fields, value_fields = typed.fields[: len(keys)], typed.fields[len(keys) :]
@@ -198,9 +200,11 @@ def fold(
         *(T.StructField(name, field.dataType) for (name, _), field in zip(keys, key_fields, strict=True)),
         *out,
     ]
+    # The plan has no better place for a text than a column's name; plan.operators finds it there.
+    names = [what.replace("`", "'"), *(f"c{i}" for i in range(1, len(fields)))]
     schema = T.StructType(
         [
-            *(T.StructField(f"c{i}", plain_type(field.dataType)) for i, field in enumerate(fields)),
+            *(T.StructField(name, plain_type(field.dataType)) for name, field in zip(names, fields, strict=True)),
             *(T.StructField(name, T.LongType()) for name in hidden),
         ]
     )
@@ -211,7 +215,10 @@ def fold(
         "none" if due is None else "eventtime",
     )
     return rows.select(
-        *(restored(F.col(f"c{i}"), field.dataType).alias(field.name) for i, field in enumerate(fields)),
+        *(
+            restored(F.col(f"`{name}`"), field.dataType).alias(field.name)
+            for name, field in zip(names, fields, strict=True)
+        ),
         *(name for name in hidden if name in frame.columns),
     )
 

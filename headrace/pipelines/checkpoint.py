@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
-from headrace.errors import DefinitionError, RunningError
+from headrace.errors import DefinitionError, RunningError, SubstrateError
 from headrace.settings import Settings
 from headrace.substrate._files import locked, make_folder, write_atomically
 
@@ -80,7 +81,28 @@ class CheckpointFolder:
             ) from None
 
     def write(self, kept: Kept) -> None:
-        write_atomically(self.folder / "definition.json", json.dumps(asdict(kept), indent=1).encode())
+        try:
+            write_atomically(self.folder / "definition.json", json.dumps(asdict(kept), indent=1).encode())
+        except OSError as error:
+            raise self._unwritable(self.folder, error) from None
+
+    def make(self, kept: Kept) -> None:
+        """Make Spark's folder and be sure that it can be written; SubstrateError says why it cannot."""
+        if "://" in self.location(kept):
+            return
+        location = Path(self.location(kept))
+        try:
+            location.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=location) as file:
+                file.write(b"0" * 4096)
+        except OSError as error:
+            raise self._unwritable(location, error) from None
+
+    def _unwritable(self, folder: Path, error: OSError) -> SubstrateError:
+        return SubstrateError(
+            f"Pipeline {self.name!r} cannot keep its checkpoint in {folder}: {error.strerror}.",
+            remedy="Check the folder's permissions and the disk, or set checkpoints in [spark] of headrace.toml.",
+        )
 
     def begin(self, start: dict[str, str]) -> Kept:
         """Forget all progress and state: the next run begins where `start` says."""
@@ -141,6 +163,17 @@ class CheckpointFolder:
         """The last batch that was begun and the last that was committed; -1 for none."""
         location = Path(self.location(kept))
         return _last(location / "offsets"), _last(location / "commits")
+
+    def first_offsets(self, kept: Kept) -> Places:
+        """Where each source began; empty before the first batch."""
+        found: Places = {}
+        for file in Path(self.location(kept), "sources").glob("*/0"):
+            try:
+                parsed = json.loads(file.read_bytes().partition(b"\n")[2])
+                found |= {name: {int(p): int(o) for p, o in at.items()} for name, at in parsed.items()}
+            except (OSError, ValueError, AttributeError):
+                continue  # not a stream's, but that of a folder of heartbeats
+        return found
 
     def offsets(self, kept: Kept, batch: int) -> list[dict[str, dict[int, int]]]:
         """Where each source stood at the end of a batch: stream, partition, offset."""

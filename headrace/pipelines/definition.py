@@ -68,7 +68,9 @@ def define(
     **more: Any,
 ) -> Pipeline:
     """Check what can be checked without Spark, and make the definition."""
-    name = name or function.__name__
+    name = name or getattr(function, "__name__", "")
+    if not name or name == "<lambda>":
+        raise DefinitionError("A pipeline made of a lambda has no name.", remedy="Give it one: name=…")
     what = f"Pipeline {name!r}"
     try:
         check_name(name)

@@ -57,9 +57,10 @@ class Letters:
             pass
         self._saved = dict(self._done) if self._done else None
 
-    def forget(self) -> None:
-        """A fresh start: nothing was done."""
-        self._done = None
+    def begin(self, first: Places | None) -> None:
+        """If nothing was done yet, everything from `first` on is to be done."""
+        if self._done is None and first is not None:
+            self._done = dict(first)
 
     def batch(self, spark: SparkSession, start: Places, end: Places, bad: int | None) -> int:
         """Take note of what a batch has read; `bad` is how many it counted, None if that is not known."""
@@ -70,7 +71,8 @@ class Letters:
         has_read = any(before.get(p, 0) < offset for p, offset in end.items())
         if has_read and (bad or bad is None or not contiguous):
             written = self._write(spark, before, end)
-        self._done = dict(end)
+        # Several queries of one pipeline read the same stream, each at its own pace.
+        self._done = {p: max(offset, before.get(p, 0)) for p, offset in end.items()}
         if written:
             self.save()
         return written

@@ -108,6 +108,8 @@ def operators(frame: DataFrame) -> list[str]:
             condition = node.condition()
             on = _plain(condition.get()) if condition.isDefined() else "nothing"
             found.append(f"join {str(node.joinType()).lower()} on {on}")
+        elif name == "TransformWithStateInPySpark":
+            found.append(str(_items(node.output())[0].name()))  # see _fold.py
         elif name in _STATEFUL:
             found.append(name)
     return found

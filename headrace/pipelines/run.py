@@ -34,7 +34,7 @@ from headrace.errors import DefinitionError, HeadraceError, LogError, LostRecord
 from headrace.log.site import Site
 from headrace.log.stream import Stream
 from headrace.metrics import Metrics
-from headrace.pipelines import _explain, quarantine
+from headrace.pipelines import _explain, beans, quarantine
 from headrace.pipelines import query as queries
 from headrace.pipelines.checkpoint import CheckpointFolder, Kept
 from headrace.pipelines.definition import Pipeline
@@ -132,6 +132,7 @@ class PipelineRunner:
                 kept = None if fresh else folder.read()
                 if kept is None:
                     kept = folder.begin(dict(start or {}))
+                folder.make(kept)
                 run = _Running(pipeline, name, folder, kept, self._site.reporter.metrics(name))
                 self._runs.append(run)
             for stream in pipeline.streams:
@@ -226,7 +227,8 @@ class PipelineRunner:
         if time.monotonic() - self._saved_at > SAVE_S:
             self._saved_at = time.monotonic()
             for letters in self._letters.values():
-                letters.save()
+                with contextlib.suppress(LogError):  # the log is away: the next time will do
+                    letters.save()
 
     def run(self, until: Callable[[], bool]) -> None:
         """Look again and again until `until` says so, or everything has finished."""
@@ -242,8 +244,12 @@ class PipelineRunner:
     def stop(self) -> None:
         """Let each query finish its batch, stop it, publish what is known, release the checkpoints."""
         deadline = time.monotonic() + FINISH_S
+        active = [run for run in self._runs if run.streaming is not None and _is_active(run.streaming)]
+        for run in active:
+            if run.pipeline.trigger.kind != "realtime":
+                self._begin_no_more(run.streaming)
         for run in self._runs:
-            if run.streaming is not None and run.streaming.isActive:
+            if run in active and run.streaming is not None:
                 self._finish_batch(run, run.streaming, deadline)
                 with contextlib.suppress(Exception):
                     run.streaming.stop()
@@ -260,11 +266,18 @@ class PipelineRunner:
             self._commit(run, at_once=True)
         self._held.close()
 
+    def _begin_no_more(self, streaming: Any) -> None:
+        """Let a query end after its present batch, which Spark's own `stop` would interrupt."""
+        with contextlib.suppress(Exception):  # a query on the way to its end by itself
+            runtime = self._spark._jvm.org.apache.spark.sql.execution.streaming.runtime
+            streaming._jsq.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
+
     def _finish_batch(self, run: _Running, streaming: StreamingQuery, deadline: float) -> None:
         if run.pipeline.trigger.kind == "realtime":
             return  # its batch has no end of its own; what it emitted is emitted again with the same ids
-        while time.monotonic() < deadline and streaming.isActive and streaming.status["isTriggerActive"]:
-            time.sleep(0.01)
+        with contextlib.suppress(Exception):
+            while time.monotonic() < deadline and streaming.status["isTriggerActive"]:
+                time.sleep(0.01)
 
     def status(self) -> list[dict[str, Any]]:
         """What is known of every query, as `headrace status` shows it."""
@@ -288,6 +301,8 @@ class PipelineRunner:
 
     def _look(self, run: _Running, streaming: StreamingQuery) -> None:
         self._take_progress(run, streaming)
+        if run.state != "running":
+            return
         if streaming.isActive:
             if run.failures and time.monotonic() - run.started_at > STEADY_S:
                 run.failures = 0
@@ -312,10 +327,11 @@ class PipelineRunner:
         run.beat_at = now
         moment = self._clock.now() - timedelta(seconds=idle_s)
         folder = Path(queries.beats_folder(self._settings, run.pipeline.name))
-        for old in sorted(folder.glob("*.json"))[:-KEPT_BEATS]:
-            old.unlink(missing_ok=True)
         text = json.dumps({"at": moment.isoformat()})
-        write_atomically(folder / f"{moment.timestamp():017.6f}.json", f"{text}\n".encode())
+        with contextlib.suppress(OSError):  # a full disk; the next one may find room
+            for old in sorted(folder.glob("*.json"))[:-KEPT_BEATS]:
+                old.unlink(missing_ok=True)
+            write_atomically(folder / f"{moment.timestamp():017.6f}.json", f"{text}\n".encode())
 
     def _take_progress(self, run: _Running, streaming: StreamingQuery) -> None:
         try:
@@ -327,7 +343,7 @@ class PipelineRunner:
         batch, stamp = int(last["batchId"]), str(last["timestamp"])
         if (batch, stamp) == run.seen:
             return
-        before, run.seen = run.seen, (batch, stamp)
+        run.seen = (batch, stamp)
         progress = json.loads(last.json) if hasattr(last, "json") and isinstance(last.json, str) else dict(last)
         run.progress = progress
         rows = int(progress.get("numInputRows") or 0)
@@ -336,11 +352,10 @@ class PipelineRunner:
             run.fed_at = time.monotonic()
         if progress.get("durationMs", {}).get("triggerExecution") is not None and rows:
             run.metrics.histogram("pipeline_batch").record(progress["durationMs"]["triggerExecution"] / 1000)
-        skipped = batch > before[0] + 1 if before[0] >= 0 else True
-        self._take_letters(run, progress, skipped)
+        self._take_letters(run, progress)
         run.ends = queries.end_offsets(progress) or run.ends
 
-    def _take_letters(self, run: _Running, progress: dict[str, Any], skipped: bool) -> None:
+    def _take_letters(self, run: _Running, progress: dict[str, Any]) -> None:
         starts, ends = queries.start_offsets(progress), queries.end_offsets(progress)
         observed = progress.get("observedMetrics", {})
         for stream in run.pipeline.streams:
@@ -348,20 +363,19 @@ class PipelineRunner:
                 continue
             letters = self._letters[run.pipeline.name, stream.name]
             counted = observed.get(stream.name)
-            bad = (
-                None
-                if counted is None or (skipped and stream.name not in starts)
-                else int(counted.get("bad") or 0)
-            )
+            bad = None if counted is None else int(counted.get("bad") or 0)
             if counted is None and not int(progress.get("numInputRows") or 0):
                 bad = 0
             try:
+                letters.begin(run.folder.first_offsets(run.kept).get(stream.name))
                 written = letters.batch(self._spark, starts.get(stream.name, {}), ends[stream.name], bad)
-            except LogError as error:
+            except Exception as error:  # ours, or Spark's, which reads the range again
                 # Without dead letters a record would be skipped: stop, and begin again from the checkpoint.
                 if run.streaming is not None:
-                    run.streaming.stop()
-                self._failed(run, error)
+                    with contextlib.suppress(Exception):
+                        run.streaming.stop()
+                ours = error if isinstance(error, HeadraceError) else _explain.of_query(run.name, error)
+                self._failed(run, ours)
                 return
             if written:
                 run.metrics.counter("pipeline_dead_letters").add(written)
@@ -379,7 +393,8 @@ class PipelineRunner:
             run.state = "failed"
             return
         if run.failures >= SUSPECT_AFTER and not _explain.is_transient(error):
-            self._put_aside(run)
+            with contextlib.suppress(HeadraceError, OSError):  # the next failure looks again
+                self._put_aside(run)
         wait_s = min(LONGEST_WAIT_S, 0.5 * 2 ** (run.failures - 1)) * random.uniform(0.5, 1.0)
         run.restarts += 1
         run.metrics.counter("pipeline_restarts").add()
@@ -445,7 +460,7 @@ class PipelineRunner:
                     [TopicPartition(stream, partition) for partition in places], OffsetSpec.latest()
                 )
                 if run.pipeline.trigger.kind == "realtime" and not at_once:
-                    behind = lags(self._spark, run.name, stream)
+                    behind = beans.lags(self._spark, run.pipeline.name, stream)
                     places = {p: max(at, ends[p] - behind[p]) if p in behind else at for p, at in places.items()}
                 lag += sum(max(0, ends[partition] - at) for partition, at in places.items())
                 if run.committed.get(stream) != places:
@@ -472,6 +487,13 @@ class PipelineRunner:
         gauge("pipeline_watermark", lambda: _watermark_s(run.progress))
 
 
+def _is_active(streaming: StreamingQuery) -> bool:
+    try:
+        return bool(streaming.isActive)
+    except Exception:
+        return False  # Spark is gone
+
+
 def _of(offsets: list[dict[str, dict[int, int]]], stream: str) -> dict[int, int]:
     return next((each[stream] for each in offsets if stream in each), {})
 
@@ -487,25 +509,6 @@ def _number(value: Any) -> float | None:
 def _watermark_s(progress: Mapping[str, Any]) -> float:
     text = progress.get("eventTime", {}).get("watermark")
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else float("nan")
-
-
-def lags(spark: SparkSession, query: str, stream: str) -> dict[int, int]:
-    """How far a query's own consumers are behind, by partition, as they say themselves.
-
-    A real-time query tells Spark of its progress only at its checkpoints; its consumers know at any time.
-    Those of executors elsewhere cannot be asked.
-    """
-    found: dict[int, int] = {}
-    jvm: Any = spark._jvm
-    server = jvm.java.lang.management.ManagementFactory.getPlatformMBeanServer()
-    pattern = f"kafka.consumer:type=consumer-fetch-manager-metrics,client-id=consumer-{query}-*,topic={stream},*"
-    with contextlib.suppress(Exception):  # a measure, not worth a failure
-        for name in server.queryNames(jvm.javax.management.ObjectName(pattern), None).toArray():
-            partition = name.getKeyProperty("partition")
-            value = float(server.getAttribute(name, "records-lag"))
-            if partition is not None and value >= 0:
-                found[int(partition)] = int(value)
-    return found
 
 
 def slots_needed(pipelines: Sequence[Pipeline], partitions: Mapping[str, int], shuffle: int, cpus: int) -> int:

@@ -43,7 +43,9 @@ def count(frame: DataFrame, by: Keys, size: int, *aggregates: Column | str) -> D
     number = T.StructField("window", T.LongType())
     if frame.isStreaming:
         step = _fold.Count(size, wanted.folds())
-        return _fold_by(ordered, step, keys, wanted.values, [number, *wanted.fields])
+        return _fold_by(
+            f"{what} of {size}: {wanted}", ordered, step, keys, wanted.values, [number, *wanted.fields]
+        )
     nth = F.row_number().over(_order(keys))
     windows = ordered.withColumn(_NUMBER, (F.floor((nth - 1) / size) + 1).cast("bigint"))
     full = F.count(F.lit(1)).over(Window.partitionBy(*_quoted([*keys, _NUMBER]))) == size
@@ -63,10 +65,14 @@ def by_content(frame: DataFrame, by: Keys, starts_when: Column | str, *aggregate
     number = T.StructField("window", T.LongType())
     if frame.isStreaming:
         step = _fold.Content(wanted.folds())
-        return _fold_by(ordered, step, keys, [starts, *wanted.values], [number, *wanted.fields])
+        values = [starts, *wanted.values]
+        return _fold_by(f"{what}: {wanted}", ordered, step, keys, values, [number, *wanted.fields])
     upto = _order(keys).rowsBetween(Window.unboundedPreceding, Window.currentRow)
     windows = ordered.withColumn(_NUMBER, F.sum(starts.cast("bigint")).over(upto))
     last = F.max(_NUMBER).over(Window.partitionBy(*_quoted(keys)))
+    # A window comes out because of the record that begins the next one.
+    caused = {name: F.lead(name).over(_order(keys)) for name in kafka.HIDDEN if name in ordered.columns}
+    windows = windows.withColumns(caused)
     closed = windows.withColumn("__last", last).where(f"{_NUMBER} > 0 AND {_NUMBER} < __last")
     return _grouped(closed, [*keys, _NUMBER], wanted)
 
@@ -85,7 +91,7 @@ def after(frame: DataFrame, by: Keys, n: int, *aggregates: Column | str) -> Data
     if frame.isStreaming:
         window = _window_with_watermark(ordered, keys)
         step = _fold.After(n, wanted.folds())
-        return _fold_by(ordered, step, keys, wanted.values, wanted.fields, window=window)
+        return _fold_by(f"{what} {n}: {wanted}", ordered, step, keys, wanted.values, wanted.fields, window=window)
     if any(_is_window(ordered.schema[key].dataType) for key in keys):
         return _grouped(ordered, keys, wanted)
     whole = F.count(F.lit(1)).over(Window.partitionBy(*_quoted(keys)))
@@ -109,7 +115,13 @@ def retracting(updates: DataFrame, key: Keys, values: str | Sequence[str]) -> Da
     if updates.isStreaming:
         fields = [ordered.schema[name] for name in names]
         return _fold_by(
-            ordered, _fold.Retract(), keys, [F.col(f"`{name}`") for name in names], [*fields, mark], forget=True
+            f"{what} {names}",
+            ordered,
+            _fold.Retract(),
+            keys,
+            [F.col(f"`{name}`") for name in names],
+            [*fields, mark],
+            forget=True,
         )
     new, old = F.struct(*_quoted(names)), F.col("__old")
     changed = _with_old(ordered, keys, names).where(old.isNull() | ~old.eqNullSafe(new))
@@ -139,7 +151,13 @@ def discarding(updates: DataFrame, key: Keys, values: str | Sequence[str]) -> Da
     if updates.isStreaming:
         fields = [ordered.schema[name] for name in names]
         return _fold_by(
-            ordered, _fold.Discard(), keys, [F.col(f"`{name}`") for name in names], fields, forget=True
+            f"{what} {names}",
+            ordered,
+            _fold.Discard(),
+            keys,
+            [F.col(f"`{name}`") for name in names],
+            fields,
+            forget=True,
         )
     old, hidden = F.col("__old"), [name for name in kafka.HIDDEN if name in ordered.columns]
     changed = _with_old(ordered, keys, names).where(old.isNull() | ~old.eqNullSafe(F.struct(*_quoted(names))))
@@ -179,8 +197,14 @@ def deduplicate(frame: DataFrame, keys: str | Sequence[str], *, time: str, withi
     ordered, names = _keyed(what, frame, keys)
     delay_us = _micros(what, "within", within)
     if frame.isStreaming:
-        if _WATERMARK not in frame.schema[time].metadata:
+        allowed_ms = frame.schema[time].metadata.get(_WATERMARK)
+        if allowed_ms is None:
             frame = frame.withWatermark(time, f"{delay_us} microseconds")
+        elif allowed_ms * 1000 < delay_us:
+            raise DefinitionError(
+                f"{what}: the watermark of {time!r} forgets before within={within!r} is over.",
+                remedy="Let the watermark allow as much, or more.",
+            )
         return frame.dropDuplicatesWithinWatermark(names)
     first = ordered.withColumn("__nth", F.row_number().over(_order(names))).where("__nth = 1").drop("__nth")
     return _hide(first)
@@ -212,6 +236,7 @@ def _keyed(what: str, frame: DataFrame, by: Keys, *, adds: str = "") -> tuple[Da
 
 
 def _fold_by(
+    what: str,
     ordered: DataFrame,
     step: _fold.Step,
     keys: Sequence[str],
@@ -229,6 +254,7 @@ def _fold_by(
             column = F.col(f"`{timed}`")
             due = column.getField("end") if _is_window(ordered.schema[timed].dataType) else column
     rows = _fold.fold(
+        f"{what} by {', '.join(keys)}",
         ordered,
         step,
         keys=[(name, F.col(f"`{name}`")) for name in keys],

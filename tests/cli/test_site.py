@@ -41,7 +41,7 @@ def test_up_detached_runs_until_down(project: Path) -> None:
     assert table.splitlines()[0].split() == [
         "PROCESS", "STATE", "ADDRESS", "PID", "UPTIME", "RESTARTS", "CPU", "MEMORY"
     ]  # fmt: skip
-    broker = next(each for each in _in(project, "status", "-o", "json").json["processes"] if each["address"])
+    broker = next(each for each in _in(project, "status", "-o", "json").json if each["address"])
     assert (broker["site"], broker["state"], broker["address"], broker["restarts"]) == (
         "main",
         "ready",

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
 import pytest
-from pipelines.semantics import Name, Run, at, finite, in_order, read, send, wait_for
+from pipelines.semantics import Name, Run, at, finite, in_order, read, send, wait_for, wait_for_latest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import headrace as hr
 from headrace.errors import DefinitionError
+from headrace.testing import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(400)]
 
@@ -152,9 +154,16 @@ def test_windows_of_a_count_of_content_and_results_after_n_equal_finite_ones(
         ]
         wait_for(app, minutes, *early, *final)
 
-    assert finite(app, headrace_spark, by_three) == in_order([one, two])
-    assert finite(app, headrace_spark, by_arrival) == in_order(read(app, visits))
-    assert finite(app, headrace_spark, after_two) == in_order([*final, minute("bob", "12:04:00", 1, "2.5")])
+        bob = minute("bob", "12:04:00", 1, "2.5")
+        assert finite(app, headrace_spark, by_three) == in_order([one, two])
+        assert finite(app, headrace_spark, by_arrival) == in_order(read(app, visits))
+        assert finite(app, headrace_spark, after_two) == in_order([*final, bob])
+
+        # 12:00:40 is too late for its minute, which is gone, but not for windows that know no time.
+        send(app, payments, pay("bob", "zoo", "4.00", "12:00:40"), pay("bob", "zoo", "1.50", "12:04:10"))
+        wait_for(app, minutes, *early, *final, minute("bob", "12:04:00", 2, "4"))
+        wait_until(lambda: len(read(app, threes)) == 3, timeout_s=120)
+        assert read(app, threes)[-1].total == Decimal("7.5")
 
 
 class Bill(hr.Record):
@@ -235,10 +244,74 @@ def test_corrections_are_retractions_or_differences_and_add_up_to_the_latest_fig
     assert finite(app, headrace_spark, accumulating) == in_order([bill("ann", 3, "0.2"), bill("bob", 1, "5")])
 
 
+class Balance(hr.Record):
+    account: str
+    amount: float
+    at: datetime
+
+
+class Booking(hr.Record):
+    account: str
+    amount: float
+    retraction: bool
+
+
+def test_state_is_forgotten_when_the_watermark_has_passed_and_survives_a_restart_until_then(
+    headrace_app: hr.App, run_pipelines: Run, unique_name: Name
+) -> None:
+    app = headrace_app
+    balances = app.stream(unique_name("balances"), Balance, key="account", time="at", partitions=1)
+    bookings = app.stream(unique_name("bookings"), Booking, key="account", partitions=1)
+
+    @app.pipeline(balances, to=bookings, trigger=hr.once())
+    def book(balances: DataFrame) -> DataFrame:
+        return hr.windows.retracting(balances.withWatermark("at", "1 hour"), "account", "amount")
+
+    def balance(account: str, amount: float, time: str) -> Balance:
+        return Balance(account=account, amount=amount, at=at(time))
+
+    def booking(account: str, amount: float, retraction: bool = False) -> Booking:
+        return Booking(account=account, amount=amount, retraction=retraction)
+
+    def run() -> None:
+        with run_pipelines() as runner:
+            wait_until(lambda: runner.done, timeout_s=120, what="the end")
+
+    app.create()
+    send(app, balances, balance("ann", 5.0, "12:00:00"), balance("bob", 1.0, "12:30:00"))
+    run()
+    send(app, balances, balance("bob", 2.0, "15:00:00"))  # the watermark is at 14:00 then: ann is forgotten
+    run()
+    send(app, balances, balance("ann", 7.0, "16:00:00"), balance("bob", 3.0, "16:00:00"))
+    run()
+
+    wait_for(
+        app,
+        bookings,
+        *(booking("ann", 5.0), booking("bob", 1.0)),
+        *(booking("bob", 1.0, True), booking("bob", 2.0)),
+        *(booking("ann", 7.0), booking("bob", 2.0, True), booking("bob", 3.0)),
+    )
+
+    @app.pipeline(balances, to=bookings, trigger=hr.once(), name="other")
+    def other(balances: DataFrame) -> DataFrame:
+        return hr.windows.discarding(balances, "account", "amount").selectExpr("*", "false AS retraction")
+
+    changed = replace(other, name="book")
+    text = r"was “windows.retracting .* by account” and is “windows.discarding .* by account”"
+    with pytest.raises(DefinitionError, match=text), run_pipelines(changed):
+        pass
+
+
 class Reading(hr.Record):
     id: str
     meter: str
     at: datetime
+
+
+class Counted(hr.Record):
+    meter: str
+    readings: int
 
 
 def test_late_records_go_to_a_stream_of_their_own_in_real_time_and_duplicates_go_nowhere(
@@ -249,6 +322,7 @@ def test_late_records_go_to_a_stream_of_their_own_in_real_time_and_duplicates_go
     on_time = app.stream(unique_name("on-time"), Reading, key="meter", partitions=1)
     late = app.stream(unique_name("late"), Reading, key="meter", partitions=1)
     unique = app.stream(unique_name("unique"), Reading, key="meter", partitions=1)
+    counts = app.stream(unique_name("counts"), Counted, key="meter", partitions=1)
 
     @app.pipeline(readings, to=(on_time, late), trigger=hr.realtime(), metadata=True)
     def split(readings: DataFrame) -> tuple[DataFrame, DataFrame]:
@@ -257,6 +331,11 @@ def test_late_records_go_to_a_stream_of_their_own_in_real_time_and_duplicates_go
     @app.pipeline(readings, to=unique, trigger=hr.every("200 ms"))
     def first_of_each(readings: DataFrame) -> DataFrame:
         return hr.windows.deduplicate(readings, "id", time="at", within="1 hour")
+
+    @app.pipeline(readings, to=counts, trigger=hr.every("200 ms"), watermark="1 hour")
+    def how_many(readings: DataFrame) -> DataFrame:
+        once = hr.windows.deduplicate(readings, "id", time="at", within="1 hour")
+        return once.groupBy("meter").agg(F.count("*").alias("readings"))
 
     now = datetime.now(UTC)
     new = Reading(id="1", meter="m", at=now)
@@ -271,9 +350,11 @@ def test_late_records_go_to_a_stream_of_their_own_in_real_time_and_duplicates_go
         send(app, readings, again, last := Reading(id="4", meter="m", at=now))
         wait_for(app, on_time, new, nearly, again, last)
         wait_for(app, unique, new, nearly, old, last)
+        wait_for_latest(app, counts, Counted(meter="m", readings=4))
 
     assert finite(app, headrace_spark, split, 0) == in_order([new, nearly, again, last])
     assert finite(app, headrace_spark, split, 1) == [old]
+    assert finite(app, headrace_spark, how_many) == [Counted(meter="m", readings=4)]
     assert finite(app, headrace_spark, first_of_each) == in_order([new, nearly, old, last])
 
 
