@@ -193,7 +193,7 @@ def fold(
         ),
         place.alias("place"),
         time.alias("time"),
-        (number if due is None else F.unix_millis(due)).alias("due"),
+        (number if due is None else F.coalesce(F.unix_millis(due), number)).alias("due"),
         *(F.col(f"`{name}`") for name in [watermark] if name),
     )
     fields = [

@@ -20,6 +20,7 @@ Any, a union                  VARIANT
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -40,6 +41,7 @@ WRITE_OPTIONS = {
     "ignoreNullFields": "false",
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
 }
+_OBJECT = r"(?s)^\s*\{.*\}\s*$"  # Spark reads the first value and ignores what follows it
 _ZONE = "([Zz]|[+-][0-9]{2}:?[0-9]{2})$"
 _DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 
@@ -128,11 +130,21 @@ def _convert(schema: Schema, column: Column) -> Column:
     return F.when(column.isNotNull(), F.struct(*fields))
 
 
-def problem(schema: Schema, text: Column, parsed: Column) -> Column:
-    """Why these bytes are not such a record, as a text; NULL if they are.
+def is_bad(schema: Schema, text: Column, parsed: Column) -> Column:
+    """Whether these bytes are no such record; `problem` says why, at a greater cost.
 
-    `text` is the value as a string, `parsed` what `from_json` made of it.
+    `text` is the value as a string, `parsed` what `from_json` made of it. Kept small: Java never compiles a method
+    of more than 8,000 bytes, and all of a query's expressions are in one.
     """
+    bad = parsed.getField(CORRUPT).isNotNull() | parsed.isNull() | ~F.is_valid_utf8(text) | _not_an_object(text)
+    for _, condition, _ in _field_checks(schema, parsed, ""):
+        bad = bad | condition
+    texts = _texts(schema)
+    return bad | _holds_other(text, texts) if texts else bad
+
+
+def problem(schema: Schema, text: Column, parsed: Column) -> Column:
+    """Why these bytes are not such a record, as a text; NULL if they are."""
     name = schema.get("title", "the record")
     checks = [
         (~F.is_valid_utf8(text), "the value is not valid UTF-8"),
@@ -144,23 +156,12 @@ def problem(schema: Schema, text: Column, parsed: Column) -> Column:
         checks.append((blamed, f"field '{field}' does not fit its type"))
     checks.append((corrupt, "the value is not JSON"))
     checks += [(bad, f"field '{path}' {said}") for path, bad, said in _field_checks(schema, parsed, "")]
-    checks += [
-        (_not_a_text(text, field, parsed.getField(field)), f"field '{field}' is not a text")
-        for field in _texts(schema)
-    ]
-    # One test decides for the good ones; which of the checks failed is only asked for the others.
-    reasons = F.coalesce(*(F.when(bad, F.lit(f"{name}: {said}.")) for bad, said in checks))
-    any_bad = checks[0][0]
-    for bad, _ in checks[1:]:
-        any_bad = any_bad | bad
-    return F.when(any_bad, reasons)
+    checks += [(_holds_other(text, [field]), f"field '{field}' is not a text") for field in _texts(schema)]
+    return F.coalesce(*(F.when(bad, F.lit(f"{name}: {said}.")) for bad, said in checks))
 
 
 def _not_an_object(text: Column) -> Column:
-    """Spark reads the first value and ignores what follows it."""
-    plain = F.startswith(text, F.lit("{")) & F.endswith(text, F.lit("}"))
-    trimmed = F.trim(F.translate(text, "\n\r\t", "   "))
-    return ~(plain | (F.startswith(trimmed, F.lit("{")) & F.endswith(trimmed, F.lit("}"))))
+    return ~((F.startswith(text, F.lit("{")) & F.endswith(text, F.lit("}"))) | text.rlike(_OBJECT))
 
 
 def _field_checks(schema: Schema, parsed: Column, prefix: str) -> list[tuple[str, Column, str]]:
@@ -231,18 +232,18 @@ def _texts(schema: Schema) -> list[str]:
     return names
 
 
-def _not_a_text(text: Column, name: str, value: Column) -> Column:
-    """Whether a text field held something else.
+def _holds_other(text: Column, fields: Sequence[str]) -> Column:
+    """Whether one of these text fields holds something else than a text or a null.
 
-    Only what looks like a number, a list, … can have been one, and the quotation mark that follows the field's
-    name settles it without reading the JSON again, unless somebody put blanks there.
+    A name that is followed by something else than a quotation mark makes a record suspect; the name may be that of
+    an inner field, so the types of the outermost fields, as Spark's own reader of JSON sees them, decide.
     """
-    first = F.ascii(value)
-    doubtful = first.between(45, 57) | first.isin(91, 123) | value.isin("true", "false")
-    quoted = F.contains(text, F.lit(f'"{name}":"')) | F.contains(text, F.lit(f'"{name}": "'))
-    path = "$['" + name.replace("'", "\\'") + "']"
-    kind = F.schema_of_variant(F.variant_get(F.try_parse_json(text), path, "variant"))
-    return value.isNotNull() & doubtful & ~quoted & (kind != F.lit("STRING"))
+    names = "|".join(re.escape(name) for name in fields)
+    suspect = text.rlike(rf'"(?:{names})"\s*:\s*[^"\sn]')
+    types = F.regexp_replace(F.schema_of_variant(F.try_parse_json(text)), "^OBJECT<", "")
+    for _ in range(3):  # how deep inner objects may be
+        types = F.regexp_replace(types, "<[^<>]*>", "")
+    return suspect & types.rlike(rf"(?:^|, )`?(?:{names})`?: (?!STRING|VOID)")
 
 
 def differences(found: T.StructType, schema: Schema) -> list[str]:

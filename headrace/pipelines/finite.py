@@ -20,7 +20,7 @@ from headrace.errors import DefinitionError, HeadraceError
 from headrace.log.admin import Admin
 from headrace.log.site import Site
 from headrace.log.stream import Stream
-from headrace.pipelines import _explain, kafka, plan
+from headrace.pipelines import _explain, kafka
 from headrace.pipelines import query as queries
 from headrace.pipelines.definition import Pipeline
 from headrace.settings import Settings
@@ -115,7 +115,7 @@ class Finite:
     def _write(self, result: DataFrame, target: Any) -> None:
         if isinstance(target, Stream):
             options = kafka.java_options(self.site.settings.client_options())
-            rows = plan.carry(result, kafka.HIDDEN)
+            rows = kafka.with_causes(result)
             written = kafka.output(rows, target, app=self.app, element=self.pipeline.name)
             settings = {**options, **queries.BULK_PRODUCER, "topic": target.name}
             written.write.format("kafka").options(**settings).save()

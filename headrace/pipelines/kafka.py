@@ -17,11 +17,12 @@ from pyspark.sql import types as T
 
 from headrace.log.message import REPLAY_HEADER
 from headrace.log.stream import Stream
-from headrace.pipelines import columns
+from headrace.pipelines import columns, plan
 from headrace.settings import Options
 
-PLACE = "__headrace_place"
-TIME = "__headrace_time"
+PLACE = "__headrace_place"  # of the record in its stream, unique among a pipeline's sources
+SENT = "__headrace_sent"  # its ce_time, as it stands in the header
+TIME = "__headrace_time"  # the same in microseconds, for aggregates
 HIDDEN = (PLACE, TIME)
 BEAT = "__headrace_beat"
 METADATA = ("_key", "_partition", "_offset", "_time", "_headers", "_id")
@@ -77,18 +78,22 @@ def raw_source(
     return reader.format("kafka").options(**settings).load()
 
 
-def judged(raw: DataFrame, stream: Stream[Any], reading: Reading, *, keep_value: bool = False) -> DataFrame:
-    """The raw records with the columns `record` (a struct) and `problem` (why it is none, else NULL)."""
+def judged(raw: DataFrame, stream: Stream[Any], reading: Reading, *, explain: bool = False) -> DataFrame:
+    """The raw records with the columns `record` (a struct) and `bad`.
+
+    To be explained, they also have their `value` and the column `problem`: why it is no record, else NULL.
+    """
     mine = raw.where(F.col("value").isNotNull() & _for_me(reading.element))
     if reading.quarantined:
         places = [F.lit(f"{partition}/{offset}") for partition, offset in reading.quarantined]
         mine = mine.where(~F.concat_ws("/", "partition", "offset").isin(*places))
     kept = [F.col(name) for name in ("key", "partition", "offset", "timestamp", "headers")]
-    if keep_value:
+    if explain:
         kept.append(F.col("value"))
     if stream.codec.is_bytes:
         record = F.struct(F.col("value").alias("value")).alias("record")
-        return mine.select(*kept, record, F.lit(None).cast("string").alias("problem"))
+        nothing = F.lit(None).cast("string").alias("problem")
+        return mine.select(*kept, record, F.lit(False).alias("bad"), nothing)
     schema = stream.codec.schema
     text = mine.select(*kept, F.col("value").cast("string").alias("text"))
     # The generator keeps Spark from reading the JSON once for each filter that the function applies.
@@ -97,7 +102,8 @@ def judged(raw: DataFrame, stream: Stream[Any], reading: Reading, *, keep_value:
     return read.select(
         *kept,
         F.struct(*columns.read_fields(schema, F.col("parsed"))).alias("record"),
-        columns.problem(schema, F.col("text"), F.col("parsed")).alias("problem"),
+        columns.is_bad(schema, F.col("text"), F.col("parsed")).alias("bad"),
+        *([columns.problem(schema, F.col("text"), F.col("parsed")).alias("problem")] if explain else ()),
     )
 
 
@@ -113,22 +119,23 @@ def with_hidden(raw: DataFrame, stream: Stream[Any], reading: Reading, *, observ
     """The record's columns, the metadata if it was asked for, and the hidden columns."""
     found = judged(raw, stream, reading)
     if observe:
-        found = found.observe(observe, F.count("problem").alias("bad"), F.count(F.lit(1)).alias("all"))
+        found = found.observe(observe, F.count_if("bad").alias("bad"))
     fields = ["value"] if stream.codec.is_bytes else columns.struct_type(stream.codec.schema).names
     place = F.shiftleft(F.lit(reading.number).cast("bigint"), _SOURCE_BITS) + (
         F.shiftleft(F.col("partition").cast("bigint"), _PLACE_BITS) + F.col("offset")
     )
-    return found.where(F.col("problem").isNull()).select(
+    return found.where(~F.col("bad")).select(
         *(F.col("record").getField(name).alias(name) for name in fields),
         *(_metadata() if reading.metadata else ()),
         place.alias(PLACE),
-        _sent().alias(TIME),
+        _sent().alias(SENT),
+        F.unix_micros(_sent().try_cast(T.TimestampType())).alias(TIME),
     )
 
 
 def visible(frame: DataFrame) -> DataFrame:
     """What the user's function sees."""
-    return frame.select(*(F.col(f"`{name}`") for name in frame.columns if name not in (*HIDDEN, BEAT)))
+    return frame.select(*(F.col(f"`{name}`") for name in frame.columns if name not in (PLACE, SENT, TIME, BEAT)))
 
 
 def watermarked(frame: DataFrame, time: str, delay: str, beats: str | None) -> DataFrame:
@@ -179,9 +186,12 @@ def _header(name: str, at: int) -> Column:
 
 
 def _sent() -> Column:
-    """When a record was sent, in microseconds: its `ce_time`, else Kafka's timestamp."""
-    text = _header("ce_time", _CE_TIME_AT).cast("string")
-    return F.coalesce(F.unix_micros(text.try_cast(T.TimestampType())), F.unix_micros("timestamp"))
+    """When a record was sent: its `ce_time`, else Kafka's timestamp."""
+    return F.coalesce(_header("ce_time", _CE_TIME_AT).cast("string"), _text(F.col("timestamp")))
+
+
+def _text(time: Column) -> Column:
+    return F.date_format(time, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
 
 
 def _metadata() -> list[Column]:
@@ -201,6 +211,18 @@ def _metadata() -> list[Column]:
     ]
 
 
+def with_causes(frame: DataFrame) -> DataFrame:
+    """A function's result with the hidden columns of the records that caused each row, where they can be followed.
+
+    A row of a map has one cause and carries its place and time; one of an aggregate carries the latest time.
+    """
+    for names in ((PLACE, SENT), HIDDEN):
+        found = plan.carry(frame, names, through_aggregates=False)
+        if found is not frame:
+            return found
+    return plan.carry(frame, (TIME,))
+
+
 def output(rows: DataFrame, stream: Stream[Any], *, app: str, element: str) -> DataFrame:
     """Rows as Kafka's sink wants them: key, value, headers.
 
@@ -216,18 +238,20 @@ def output(rows: DataFrame, stream: Stream[Any], *, app: str, element: str) -> D
     written = rows.select(
         key.alias("key"),
         value.alias("value"),
-        *(F.col(name) for name in ("_id", *HIDDEN) if name in have),
+        *(F.col(name) for name in ("_id", PLACE, SENT, TIME) if name in have),
     )
-    parts = [F.col(name).cast("string") for name in HIDDEN if name in have]
+    parts = [F.col(name).cast("string") for name in (PLACE, TIME) if name in have]
     made = F.concat_ws("-", F.lit(f"{app}/{element}"), *parts, F.hex(F.xxhash64("key", "value")))
     id = F.coalesce(F.col("_id").cast("string"), made) if "_id" in have else made
-    time = F.timestamp_micros(TIME) if TIME in have else F.current_timestamp()
+    time = (
+        F.col(SENT) if SENT in have else _text(F.timestamp_micros(TIME) if TIME in have else F.current_timestamp())
+    )
     headers = [
         ("ce_specversion", F.lit("1.0")),
         ("ce_source", F.lit(f"{app}/{element}")),
         ("ce_type", F.lit(stream.codec.name)),
         ("ce_id", id),
-        ("ce_time", F.date_format(time, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")),
+        ("ce_time", time),
     ]
     array = F.array(
         *(F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in headers)

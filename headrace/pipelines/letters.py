@@ -11,7 +11,6 @@ import json
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql import functions as F
 
 from headrace.clock import Clock, SystemClock
 from headrace.errors import DecodeError, NotFoundError
@@ -94,8 +93,8 @@ class Letters:
             "endingOffsets": self._json(end),
         }
         raw = kafka.raw_source(spark, self._stream, self._options, live=False, **ranges)
-        judged = kafka.judged(raw, self._stream, kafka.Reading(self._pipeline), keep_value=True)
-        bad = judged.where(F.col("problem").isNotNull())
+        judged = kafka.judged(raw, self._stream, kafka.Reading(self._pipeline), explain=True)
+        bad = judged.where("bad")
         letters = self._site.dead_letters(self._pipeline)
         written = 0
         for row in bad.select("partition", "offset", "key", "value", "headers", "problem").toLocalIterator():
@@ -106,7 +105,7 @@ class Letters:
                 key=_bytes(row["key"]),
                 value=_bytes(row["value"]),
                 headers=[(each["key"], _bytes(each["value"])) for each in row["headers"] or ()],
-                error=DecodeError(row["problem"], field=""),
+                error=DecodeError(row["problem"] or "The record does not fit its type.", field=""),
                 stage="decode",
             )
             written += 1

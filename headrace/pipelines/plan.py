@@ -147,13 +147,16 @@ def _has_python(expression: Any) -> bool:
     return any(_has_python(child) for child in _items(expression.children()))
 
 
-def carry(frame: DataFrame, names: Sequence[str]) -> DataFrame:
+def carry(frame: DataFrame, names: Sequence[str], *, through_aggregates: bool = True) -> DataFrame:
     """The same rows with the hidden columns, where they can be followed; otherwise the frame as it is.
 
     Through an aggregate goes the largest of a group, which for the time is that of its latest record.
     """
     spark = frame.sparkSession
-    plan = _carried(spark._jvm, analysed(frame), tuple(names))
+    logical = analysed(frame)
+    if not through_aggregates and any(kind(node) == "Aggregate" for node in nodes(logical)):
+        return frame
+    plan = _carried(spark._jvm, logical, tuple(names))
     if plan is None:
         return frame
     rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)

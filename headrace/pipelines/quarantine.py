@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from headrace.errors import HeadraceError
 from headrace.log.site import Site
 from headrace.log.stream import Stream
-from headrace.pipelines import _explain, kafka, plan
+from headrace.pipelines import _explain, kafka
 from headrace.pipelines import query as queries
 from headrace.pipelines.definition import Pipeline
 from headrace.settings import Options, Settings
@@ -90,7 +90,7 @@ class Search:
             for output, result in zip(self.pipeline.outputs, queries.apply(self.pipeline, sources), strict=True):
                 rows = result
                 if isinstance(output, Stream):
-                    rows = plan.carry(result, kafka.HIDDEN)
+                    rows = kafka.with_causes(result)
                     rows = kafka.output(rows, output, app="", element=self.pipeline.name)
                 rows.write.format("noop").mode("overwrite").save()
         except HeadraceError:

@@ -212,7 +212,7 @@ def start(
     pipeline, output = query.pipeline, query.output
     mode = output_mode(query)
     if isinstance(output, Stream):
-        rows = plan.carry(query.result, kafka.HIDDEN)
+        rows = kafka.with_causes(query.result)
         producer = _REALTIME_PRODUCER if pipeline.trigger.kind == "realtime" else BULK_PRODUCER
         sink = (
             kafka.output(rows, output, app=app, element=pipeline.name)

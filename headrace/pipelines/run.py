@@ -362,10 +362,9 @@ class PipelineRunner:
             if stream.name not in ends:
                 continue
             letters = self._letters[run.pipeline.name, stream.name]
-            counted = observed.get(stream.name)
-            bad = None if counted is None else int(counted.get("bad") or 0)
-            if counted is None and not int(progress.get("numInputRows") or 0):
-                bad = 0
+            counted = observed.get(stream.name) or {}
+            # A store that has a batch already does not read it again: then nothing was counted.
+            bad = int(counted.get("bad") or 0) if counted.get("all") else None
             try:
                 letters.begin(run.folder.first_offsets(run.kept).get(stream.name))
                 written = letters.batch(self._spark, starts.get(stream.name, {}), ends[stream.name], bad)

@@ -226,6 +226,11 @@ def _keyed(what: str, frame: DataFrame, by: Keys, *, adds: str = "") -> tuple[Da
         raise DefinitionError(
             f"{what} adds a column {adds!r}, but the key has one.", remedy="Give that of the key another name."
         )
+    for each, name in zip(asked, names, strict=True):
+        if isinstance(each, Column) and name in frame.columns and str(each) != f"Column<'{name}'>":
+            raise DefinitionError(
+                f"{what}: the key {name!r} is not the column of that name.", remedy="Give it another: .alias(…)."
+            )
     ordered = plan.carry(frame, kafka.HIDDEN)
     made = [each for each, name in zip(asked, names, strict=True) if name not in frame.columns]
     if made:
@@ -268,7 +273,7 @@ def _fold_by(
 
 
 def _grouped(ordered: DataFrame, keys: Sequence[str], wanted: _aggregates.Aggregates) -> DataFrame:
-    hidden = [F.max(name).alias(name) for name in kafka.HIDDEN if name in ordered.columns]
+    hidden = [F.max_by(name, kafka.PLACE).alias(name) for name in kafka.HIDDEN if name in ordered.columns]
     rows = ordered.groupBy(*_quoted(keys)).agg(*wanted.over_all(kafka.PLACE), *hidden)
     return _hide(rows.withColumnRenamed(_NUMBER, "window"))
 

@@ -46,7 +46,7 @@ class Dying:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-numbers = app.stream("numbers", Number, key="number", partitions=2)
+numbers = app.stream("singles", Number, key="number", partitions=2)
 
 
 @app.pipeline(numbers, to=Dying("guarded", guarded=True), trigger=hr.every("200 ms"))

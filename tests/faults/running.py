@@ -43,6 +43,7 @@ class Run:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self._last: psutil.Process | None = None
         self.said: list[str] = []
         self.events: list[tuple[float, dict[str, Any]]] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -64,6 +65,7 @@ class Run:
             return self.count("ready") >= times
 
         wait_until(ready, timeout_s=150, what="readiness")
+        self._last = self.worker()
 
     def worker(self) -> psutil.Process | None:
         """The process that holds the pipelines, if it lives."""
@@ -81,28 +83,32 @@ class Run:
         """kill -9 of the worker and its Java at once; the moment it was done."""
         worker = wait_until(self.worker, timeout_s=100, what="a worker")
         victims = [*worker.children(recursive=True), worker]
+        moment = time.time()
         for each in victims:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        moment = time.time()
         # The supervisor reaps the worker; its Java is anybody's.
         psutil.wait_procs(victims, timeout=20)
         return moment
 
+    def end(self) -> tuple[int, str]:
+        """Wait until it ends by itself; its exit code, and all it said."""
+        code = self.process.wait(150)
+        self._reader.join(10)
+        return code, "".join(self.said)
+
     def stop(self) -> int:
         """Ask it to end, as Ctrl-C or a service manager would; its exit code."""
         self.process.terminate()
-        code = self.process.wait(120)
-        self._reader.join(10)
-        return code
+        return self.end()[0]
 
     def __enter__(self) -> Run:
         return self
 
     def __exit__(self, *_: object) -> None:
         left = self.family() if self.process.poll() is None else []
-        worker = self.worker()
-        left += [worker, *worker.children(recursive=True)] if worker else []
+        if self._last is not None and self._last.is_running():
+            left += [*self._last.children(recursive=True), self._last]
         for each in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
@@ -113,7 +119,7 @@ class Run:
 
 
 class Feed:
-    """Numbered records, some hundred a second, for as long as the block lasts; all of them are acknowledged then."""
+    """Numbered records, some hundred a second, while the block lasts; all of them are acknowledged then."""
 
     def __init__(self, first: int = 0, per_second: int = 200) -> None:
         self.sent: list[Number] = []

@@ -21,9 +21,9 @@ from typing import Any
 
 import psutil
 import pytest
-from faults import counted, dying
+from faults import dying
 from faults.conftest import pid_of
-from faults.counted import Number, app, copies, counts, lake, numbers, windows
+from faults.counted import Number, app, copies, counts, numbers, windows
 from faults.running import Feed, Run, doubles, expected_counts, messages_of, numbered
 
 import headrace as hr
@@ -32,7 +32,6 @@ from headrace.log.deadletter import DeadLetterBox
 from headrace.pipelines.checkpoint import CheckpointFolder
 from headrace.records import Codec
 from headrace.settings import Settings
-from headrace.substrate import site as sites
 from headrace.testing import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(540)]
@@ -165,7 +164,6 @@ def assert_ids_stable(stream: hr.Stream[Any], what: Any) -> int:
 def assert_repeated_within_a_batch(kills: list[Kill]) -> None:
     """After each kill, no record comes out again that was in a committed batch; counts those that do."""
     messages = messages_of(copies)
-    seen: set[str] = set()
     for number, kill in enumerate(kills):
         until = kills[number + 1].ends if number + 1 < len(kills) else ends_of(copies)
         before = {m.id for m in messages if m.offset < kill.ends[m.partition]}
@@ -173,7 +171,6 @@ def assert_repeated_within_a_batch(kills: list[Kill]) -> None:
         early = [m for m in era if m.record.offset < kill.committed.get(m.record.partition, 0)]
         assert not early
         kill.repeated = sum(m.id in before for m in era)
-        seen |= before
         if era:
             kill.figures["first output"] = min(m.time.timestamp() for m in era) - kill.at
         if new := [m.time.timestamp() for m in era if m.id not in before]:
@@ -241,7 +238,7 @@ def poison(number: int) -> bytes:
 
 
 def send_with_poison(count: int) -> tuple[list[int], dict[tuple[int, int], bytes]]:
-    """Records of which one in a hundred is poison of five kinds: the good numbers, and the places of the bad ones."""
+    """Records of which one in a hundred is poison: the numbers of the good, and the places of the bad."""
     raw: hr.Stream[bytes] = hr.App("raw").stream(numbers.name, bytes)
     good, bad = [], []
     with app.producer("test") as producer:
@@ -366,9 +363,8 @@ def test_run_started_twice_is_refused(project):
     with Run(project, only=("keep",)) as first:
         wait_until(first.worker, timeout_s=60)
         with Run(project, only=("keep",)) as second:
-            assert second.process.wait(60) == 6
-            second._reader.join(10)
-            said = "".join(second.said)
+            code, said = second.end()
+        assert code == 6
         assert f"App 'counted' is running already, process {first.process.pid}." in said
         assert "Traceback" not in said
         first.wait_ready()
@@ -379,9 +375,8 @@ def test_checkpoint_that_cannot_be_written_is_refused(project):
     (project.root / "occupied").write_text("a file where a folder should be")
     (project.root / "headrace.toml").write_text('[spark]\ncheckpoints = "occupied"\n')
     with Run(project, only=("keep",)) as run:
-        assert run.process.wait(120) == 6
-        run._reader.join(10)
-        said = "".join(run.said)
+        code, said = run.end()
+    assert code == 6
     assert "Pipeline 'keep' cannot keep its checkpoint in" in said
     assert "Not a directory" in said
     assert "Traceback" not in said

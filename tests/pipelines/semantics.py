@@ -62,11 +62,20 @@ def latest(app: hr.App, stream: hr.Stream[Any]) -> list[Any]:
         return in_order({message.key: message.record for message in messages}.values())
 
 
-def finite(app: hr.App, spark: SparkSession, pipeline: Pipeline, output: int = 0) -> list[Any]:
-    """What the same function gives over the whole log, as records of an output."""
+def ids(app: hr.App, stream: hr.Stream[Any]) -> set[str | None]:
+    with app.consumer(stream, until="end") as messages:
+        return {message.id for message in messages}
+
+
+def run_finite(app: hr.App, spark: SparkSession, pipeline: Pipeline) -> Finite:
     admin = app.site.admin()
     ranges = {each.name: find_range(admin, each.name, None, None) for each in pipeline.streams}
-    result = Finite(spark, pipeline, app.name, app.site, app.settings, ranges).results()[output]
+    return Finite(spark, pipeline, app.name, app.site, app.settings, ranges)
+
+
+def finite(app: hr.App, spark: SparkSession, pipeline: Pipeline, output: int = 0) -> list[Any]:
+    """What the same function gives over the whole log, as records of an output."""
+    result = run_finite(app, spark, pipeline).results()[output]
     codec = pipeline.outputs[output].codec  # type: ignore[union-attr]
     value = columns.value_column(result.schema, codec.schema).alias("value")
     return in_order(codec.decode(row.value.encode()) for row in result.select(value).collect())

@@ -109,7 +109,7 @@ def test_map_filter_explode_union_aggregation_and_joins_with_what_rests_equal_fi
         worth_by_table: known,
     }
     with run_pipelines() as runner:
-        wait_until(lambda: runner.done, timeout_s=120, what="the end of all")
+        wait_until(lambda: runner.done, timeout_s=300, what="the end of all")
     for pipeline, rows in expected.items():
         wait_for(app, pipeline.outputs[0], *rows)
         assert finite(app, headrace_spark, pipeline) == in_order(rows), pipeline.name
@@ -357,6 +357,12 @@ def test_union_and_latest_by_key_decide_on_every_record_in_real_time(
             "logins = 0 AS without_login",
         )
 
+    hops = app.stream(unique_name("hops"), Clicks, key=("user", "start"), partitions=1)
+
+    @app.pipeline(payments, to=hops, trigger=hr.realtime(checkpoint="30 seconds"), watermark="1 minute")
+    def recent(payments: DataFrame) -> DataFrame:
+        return counted(payments.withColumnRenamed("card", "user"), F.window("at", "2 minutes", "1 minute"))
+
     def event(card: str, kind: str, place: str, amount: float, time: str) -> Event:
         return Event(card=card, kind=kind, place=place, amount=amount, at=at(time))
 
@@ -386,5 +392,12 @@ def test_union_and_latest_by_key_decide_on_every_record_in_real_time(
         for number, (stream, record, _) in enumerate(steps, start=1):
             send(app, stream, record)
             wait_for(app, verdicts, *(each for _, _, each in steps[:number]))
+        wait_for_latest(
+            app,
+            hops,
+            *(clicks("ann", "11:59:00", "12:01:00", 2), clicks("ann", "12:00:00", "12:02:00", 2)),
+            *(clicks("bob", "11:59:00", "12:01:00", 1), clicks("bob", "12:00:00", "12:02:00", 1)),
+        )
+    assert finite(app, headrace_spark, recent) == latest(app, hops)
     assert read(app, verdicts) == [each for _, _, each in steps]
     assert finite(app, headrace_spark, judge) == in_order([steps[3][2], steps[4][2]])

@@ -8,7 +8,19 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pipelines.semantics import Name, Run, at, finite, in_order, read, send, wait_for, wait_for_latest
+from pipelines.semantics import (
+    Name,
+    Run,
+    at,
+    finite,
+    ids,
+    in_order,
+    read,
+    run_finite,
+    send,
+    wait_for,
+    wait_for_latest,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -67,6 +79,8 @@ def test_windows_of_a_count_of_content_and_results_after_n_equal_finite_ones(
     payments = app.stream(unique_name("payments"), Payment, key="card", partitions=1)
     threes = app.stream(unique_name("threes"), Three, key="card", partitions=1)
     visits = app.stream(unique_name("visits"), Visit, key="card", partitions=1)
+    threes_again = app.stream(unique_name("threes-again"), Three, key="card", partitions=1)
+    visits_again = app.stream(unique_name("visits-again"), Visit, key="card", partitions=1)
     minutes = app.stream(unique_name("minutes"), Minute, key=("card", "start"), partitions=1)
 
     @app.pipeline(payments, to=threes, trigger=hr.every("200 ms"))
@@ -158,6 +172,9 @@ def test_windows_of_a_count_of_content_and_results_after_n_equal_finite_ones(
         assert finite(app, headrace_spark, by_three) == in_order([one, two])
         assert finite(app, headrace_spark, by_arrival) == in_order(read(app, visits))
         assert finite(app, headrace_spark, after_two) == in_order([*final, bob])
+        for pipeline, again in ((by_three, threes_again), (by_arrival, visits_again)):
+            run_finite(app, headrace_spark, pipeline).write(again)
+            assert ids(app, again) == ids(app, pipeline.outputs[0])
 
         # 12:00:40 is too late for its minute, which is gone, but not for windows that know no time.
         send(app, payments, pay("bob", "zoo", "4.00", "12:00:40"), pay("bob", "zoo", "1.50", "12:04:10"))
@@ -358,6 +375,20 @@ def test_late_records_go_to_a_stream_of_their_own_in_real_time_and_duplicates_go
     assert finite(app, headrace_spark, first_of_each) == in_order([new, nearly, old, last])
 
 
+def test_what_keeps_state_in_python_is_refused_in_real_time(
+    headrace_app: hr.App, run_pipelines: Run, unique_name: Name
+) -> None:
+    readings = headrace_app.stream(unique_name("readings"), Reading, key="meter", partitions=1)
+    counts = headrace_app.stream(unique_name("counts"), Counted, key="meter", partitions=1)
+
+    @headrace_app.pipeline(readings, to=counts, trigger=hr.realtime())
+    def in_real_time(readings: DataFrame) -> DataFrame:
+        return hr.windows.count(readings, "meter", 10, "count(*) AS readings").drop("window")
+
+    with pytest.raises(DefinitionError, match="works in real time but runs Python"), run_pipelines():
+        pass
+
+
 def rows(spark: SparkSession) -> DataFrame:
     return spark.createDataFrame(
         [("ann", 1, "x"), ("ann", 2, "y"), ("ann", None, "z"), ("ann", 4, "x")], "who STRING, n BIGINT, tag STRING"
@@ -395,6 +426,10 @@ def test_a_frame_of_a_unit_test_is_taken_in_its_own_order(headrace_spark: SparkS
         ),
         (lambda w, f: w.count(f, "who", 3, F.sum("m").alias("s")), "`m` cannot be resolved"),
         (lambda w, f: w.count(f.withColumn("window", F.lit(1)), "window", 3, "sum(n) AS s"), "'window'"),
+        (
+            lambda w, f: w.count(f, F.upper("who").alias("who"), 3, "sum(n) AS s"),
+            "is not the column of that name.",
+        ),
         (lambda w, f: w.by_content(f, "who", "n + 1", "sum(n) AS n"), "starts_when is BIGINT, not a condition."),
         (lambda w, f: w.by_content(f, "who", "m = 1", "sum(n) AS n"), "`m` cannot be resolved"),
         (lambda w, f: w.after(f, "who", True, "sum(n) AS n"), "windows.after: n is True."),
