@@ -402,8 +402,9 @@ def _package_zip(cache: Path) -> Path:
 
 
 def _hush_py4j() -> None:
-    """What py4j logs when Java is gone is in the error that it raises; some of it goes to the root logger."""
-    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
+    """What py4j and pyspark log of an error is in the error that they raise; some of it goes to the root logger."""
+    for name in ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     root = logging.getLogger()
     if _not_py4j not in root.filters:
         root.addFilter(_not_py4j)

@@ -85,7 +85,7 @@ def kill_at_random(found: Settings, run: Run, *, starting: bool) -> Kill:
         wait_until(run.worker, timeout_s=100, what="a worker")
         time.sleep(random.uniform(0, 6))
     else:
-        wait_until(lambda: ends_of(copies) != before, timeout_s=150, what="output")
+        wait_until(lambda: ends_of(copies) != before, timeout_s=300, what="output")
         time.sleep(random.uniform(0, 7))
     at = run.kill_worker()
     return Kill(at, committed_by(found, "copy"), ends_of(copies))
@@ -177,6 +177,7 @@ def assert_repeated_within_a_batch(kills: list[Kill]) -> None:
             kill.figures["first new output"] = min(new) - kill.at
 
 
+@pytest.mark.timeout(240 + 120 * KILLS)
 def test_pipelines_killed_at_random_lose_and_double_nothing(project):
     kills: list[Kill] = []
     starts: list[tuple[float, float]] = []
@@ -186,7 +187,7 @@ def test_pipelines_killed_at_random_lose_and_double_nothing(project):
             worker = wait_until(run.worker, timeout_s=100, what="a worker")
             starts.append((kills[-1].at, worker.create_time()))
         before = ends_of(copies)
-        wait_until(lambda: ends_of(copies) != before, timeout_s=150, what="output after the last kill")
+        wait_until(lambda: ends_of(copies) != before, timeout_s=300, what="output after the last kill")
         feed.stop()
         wait_for_all(project, feed.sent)
         assert run.stop() == 0, "".join(run.said)

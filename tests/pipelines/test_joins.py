@@ -117,9 +117,12 @@ def test_pipeline_without_a_stream_is_refused(shop: Shop):
 
 def test_function_with_too_few_parameters_is_refused(shop: Shop):
     with pytest.raises(DefinitionError, match="has 2 sources, but its function takes 1 DataFrames"):
-        shop.app.pipeline(shop.purchases, shop.spend, to=shop.alerts, trigger=hr.once())(
-            lambda purchases: purchases
-        )
+        shop.app.pipeline(shop.purchases, shop.spend, to=shop.alerts, trigger=hr.once(), name="p")(lambda p: p)
+
+
+def test_function_without_a_name_needs_one(shop: Shop):
+    with pytest.raises(DefinitionError, match="has no name"):
+        shop.app.pipeline(shop.purchases, to=shop.alerts, trigger=hr.once())(lambda purchases: purchases)
 
 
 def test_pipeline_declared_twice_is_refused(shop: Shop):
