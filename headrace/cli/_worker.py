@@ -42,13 +42,6 @@ def main(arguments: str) -> int:
         run(app, settings, asked, stop)
     except HeadraceError as error:
         return _say_error(error)
-    except Exception:
-        from headrace.pipelines.session import why_ended
-
-        ended = why_ended()
-        if ended is None:
-            raise
-        return _say_error(ended)
     return 0
 
 
@@ -61,7 +54,7 @@ def _say_error(error: HeadraceError) -> int:
 def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Event) -> None:
     """Start Spark and the pipelines, and keep at it until `stop` or until all have finished."""
     from headrace.pipelines.run import PipelineRunner, slots_needed
-    from headrace.pipelines.session import start_session, stop_session, warm_up
+    from headrace.pipelines.session import start_session, stop_session, warm_up, why_ended
 
     chosen: Sequence[Pipeline] = [app.pipelines[name] for name in asked["pipelines"]]
     partitions = app.site.admin().partition_counts()
@@ -94,6 +87,8 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         _write_status(folder, runner.status())
         say("ready")
         runner.run(until)
+    except Exception as error:
+        raise why_ended() or error from None
     finally:
         runner.stop()
         _write_status(folder, runner.status())

@@ -511,10 +511,16 @@ def _watermark_s(progress: Mapping[str, Any]) -> float:
 
 
 def slots_needed(pipelines: Sequence[Pipeline], partitions: Mapping[str, int], shuffle: int, cpus: int) -> int:
-    """How many tasks must run at once: a real-time query holds all of its own for as long as it runs."""
-    held = 0
+    """How many tasks must run at once: if any is in real time, those of all queries.
+
+    A real-time query needs all of its own free whenever one of its batches begins, or it fails; the others
+    must not have taken them meanwhile.
+    """
+    spare = max(2, cpus)
+    if not any(pipeline.trigger.kind == "realtime" for pipeline in pipelines):
+        return spare
+    needed = 0
     for pipeline in pipelines:
-        if pipeline.trigger.kind == "realtime":
-            sources = sum(partitions.get(stream.name, stream.partitions) for stream in pipeline.streams)
-            held += len(pipeline.outputs) * (sources + shuffle)
-    return held + max(2, cpus)
+        sources = sum(partitions.get(stream.name, stream.partitions) for stream in pipeline.streams)
+        needed += len(pipeline.outputs) * (sources + shuffle)
+    return needed + spare

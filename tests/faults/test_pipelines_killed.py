@@ -336,8 +336,11 @@ def test_java_killed_alone_is_started_again(project):
         worker = run.worker()
         assert worker is not None
         for each in worker.children(recursive=True):
-            each.kill()
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
         run.wait_ready(2)
+        (told,) = [event for _, event in run.events if event["kind"] == "error"]
+        assert told["message"].startswith("The Java of Spark was killed by signal 9.")
         feed.stop()
         wait_until(lambda: len(lake_numbers(project)) >= len(feed.sent), timeout_s=150)
         assert run.stop() == 0
