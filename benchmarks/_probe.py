@@ -1,4 +1,4 @@
-"""Measures a path through the log end to end, in a process of its own: sends at a steady rate, reads what comes out.
+"""Measures a path through the log, in a process of its own: sends at a steady rate, reads what comes out.
 
 A record carries the moment at which it was due, not the one at which it was sent, so that a stalled sender does
 not hide what it would have measured. Run as `python _probe.py ADDRESS IN OUT RATE SECONDS WARM_UP`; prints JSON.

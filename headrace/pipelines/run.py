@@ -90,6 +90,7 @@ class _Running:
     commit_at: float = 0.0
     fed_at: float = field(default_factory=time.monotonic)
     beat_at: float = 0.0
+    measured: bool = False
 
 
 class PipelineRunner:
@@ -210,9 +211,8 @@ class PipelineRunner:
                 self._options, run.query.output.name, f"{self._app}/{run.pipeline.name}", run.metrics
             )
             run.sampler.start()
-            self._gauges(run)
-        elif run.sampler is None and "_gauged" not in run.__dict__:
-            run.__dict__["_gauged"] = True
+        if not run.measured:
+            run.measured = True
             self._gauges(run)
         self._tell(PipelineEvent("started", run.name, str(run.pipeline.trigger)))
 

@@ -402,7 +402,7 @@ def _package_zip(cache: Path) -> Path:
 
 
 def _hush_py4j() -> None:
-    """What py4j and pyspark log of an error is in the error that they raise; some of it goes to the root logger."""
+    """What py4j and pyspark log of an error is in the error itself; some of it goes to the root logger."""
     for name in ("py4j", "DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(name).setLevel(logging.CRITICAL + 1)
     root = logging.getLogger()
