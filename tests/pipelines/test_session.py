@@ -106,22 +106,23 @@ def test_session_master_unreachable_is_told_at_once(project: Settings) -> None:
         master = f"spark://127.0.0.1:{unused.getsockname()[1]}"
         started = time.monotonic()
         with pytest.raises(ProcessError, match="cannot be reached") as caught:
-            session.start_session(spark_of(project, master=master), name="x", slots=1)
+            session._start(spark_of(project, master=master), "x", 1, ())
     assert master in caught.value.message
     assert time.monotonic() - started < 10
 
 
 def test_session_without_slots_is_refused(project: Settings) -> None:
     with pytest.raises(SettingsError, match="at least one slot"):
-        session.start_session(project, name="x", slots=0)
+        session._start(project, "x", 0, ())
 
 
 def test_session_master_of_no_known_form_is_refused(project: Settings) -> None:
     with pytest.raises(SettingsError, match="'nonsense' is not a Spark master"):
-        session.start_session(spark_of(project, master="nonsense"), name="x", slots=1)
+        session._start(spark_of(project, master="nonsense"), "x", 1, ())
 
 
 def test_session_foreign_spark_is_refused(project: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "_started", None)
     monkeypatch.setattr("pyspark.SparkContext._gateway", object())
     with pytest.raises(RunningError, match="by itself"):
         session.start_session(project, name="x", slots=1)

@@ -89,11 +89,8 @@ def new_session(master: str = "local[2]") -> SparkSession:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    session = new_session()
-    session.sparkContext.setLogLevel("ERROR")
-    yield session
-    session.stop()
+def spark(headrace_spark: SparkSession) -> SparkSession:
+    return headrace_spark
 
 
 @pytest.fixture

@@ -14,11 +14,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headrace.errors import DefinitionError, HeadraceError, NotFoundError
+from headrace.errors import (
+    DefinitionError,
+    HeadraceError,
+    NotFoundError,
+    StoreAccessError,
+    StoreError,
+    StoreUnavailableError,
+)
 from headrace.settings import Settings
 from headrace.stores import _database, _sqlite
 from headrace.stores.sql import SqlTable, sql_table
-from headrace.stores.store import Store, StoreAccessError, StoreError, StoreUnavailableError
+from headrace.stores.store import Store
 
 from .conftest import Postgres, Purchase, Rows
 
