@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test check bench lock clean
+.PHONY: install demo test test-slow check bench lock clean
 
 install: $(INSTALLED)  ## environment and jars; runs nothing
 	@$(BIN)/python -m headrace.substrate.jars
@@ -20,8 +20,11 @@ $(INSTALLED): requirements.lock pyproject.toml
 demo: install  ## the log, purchases flowing through it; Ctrl-C ends and cleans up
 	@$(BIN)/python apps/purchases/demo.py
 
-test: install  ## all tests; says at its end what was left out for want of which program
+test: install  ## all tests but the slow ones; says at its end what was left out for want of which program
 	@$(BIN)/python -m pytest
+
+test-slow: install  ## pipelines under kill -9, at length
+	@$(BIN)/python -m pytest -m slow
 
 check: $(INSTALLED)  ## format, lint, types: under a minute
 	@$(BIN)/ruff format --check .

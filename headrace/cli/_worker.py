@@ -27,6 +27,7 @@ from headrace.substrate._files import write_atomically
 
 STATUS = "status.json"
 STATUS_S = 1.0
+DEATH_S = 5.0
 
 
 def main(arguments: str) -> int:
@@ -53,6 +54,8 @@ def _say_error(error: HeadraceError) -> int:
 
 def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Event) -> None:
     """Start Spark and the pipelines, and keep at it until `stop` or until all have finished."""
+    from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
+
     from headrace.pipelines.run import PipelineRunner, slots_needed
     from headrace.pipelines.session import start_session, stop_session, warm_up, why_ended
 
@@ -87,7 +90,10 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         _write_status(folder, runner.status())
         say("ready")
         runner.run(until)
-    except Exception as error:
+    except (Py4JNetworkError, OSError) as error:  # Java is gone, or going
+        deadline = time.monotonic() + DEATH_S
+        while why_ended() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
         raise why_ended() or error from None
     finally:
         runner.stop()

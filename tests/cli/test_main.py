@@ -20,7 +20,8 @@ from .conftest import Answer, Run, run_headrace
 pytestmark = pytest.mark.usefixtures("unreachable")
 
 COMMANDS = {
-    "new", "up", "down", "status", "doctor", "describe", "produce", "consume",
+    "new", "run", "backfill", "sql", "up", "down", "status", "doctor", "describe", "produce", "consume",
+    "lake list", "lake info", "lake history", "lake compact", "lake vacuum",
     "stream list", "stream create", "stream describe", "stream alter", "stream delete",
     "group list", "group describe", "group seek",
     "dlq list", "dlq show", "dlq replay", "dlq drop",

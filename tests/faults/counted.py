@@ -47,12 +47,12 @@ lake = hr.lake("numbers")
 totals = hr.sql_table("sqlite:///totals.db", "totals", key="name")
 
 
-@app.pipeline(numbers, to=copies, trigger=hr.realtime("5 seconds"), metadata=True)
+@app.pipeline(numbers, to=copies, trigger=hr.realtime("10 seconds"), metadata=True)
 def copy(numbers: DataFrame) -> DataFrame:
     return numbers.selectExpr("number", "name", "_partition AS partition", "_offset AS offset")
 
 
-@app.pipeline(numbers, to=counts, trigger=hr.realtime("5 seconds"))
+@app.pipeline(numbers, to=counts, trigger=hr.realtime("10 seconds"))
 def count(numbers: DataFrame) -> DataFrame:
     return numbers.groupBy("name").agg(F.count("*").alias("numbers"), F.sum("amount").alias("amount"))
 
