@@ -12,7 +12,7 @@ from headrace.errors import DefinitionError, HeadraceError, LostRecordsError, Pi
 
 _CODE = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*")
 _TAIL = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
-_OWN = re.compile(r"HEADRACE (column '[^']+' [a-z ]+)")
+_OWN = re.compile(r"USER_RAISED_EXCEPTION\]\s*HEADRACE (column '[^']+' [a-z ]+)")
 _PACKAGE = Path(__file__).parent.parent
 
 
@@ -21,7 +21,7 @@ def sentence(error: BaseException) -> str:
     text = str(getattr(error, "desc", None) or error)
     own = _OWN.search(text)
     if own:
-        return f"{own[1]} in a row of the result"
+        return f"{own[1].strip()} in a row of the result"
     python = re.findall(r"^(?:\w+\.)*(\w*(?:Error|Exception)): (.+)$", text, re.MULTILINE)
     if "PythonException" in text and python:
         return f"{python[-1][0]}: {python[-1][1]}"

@@ -96,6 +96,9 @@ class Search:
         except HeadraceError:
             return None
         except Exception as error:
+            explained = _explain.of_query(self.pipeline.name, error)
+            if _explain.is_transient(explained):
+                raise explained from None  # no record is to blame for a log that is away
             return error
         return None
 
