@@ -135,7 +135,7 @@ def test_many_rows_are_read_in_few_partitions(
     found = table.read(spark, project)
 
     assert found.agg({"n": "sum"}).collect()[0][0] == 25_000 * 24_999 // 2
-    assert found.rdd.getNumPartitions() <= 4
+    assert found.rdd.getNumPartitions() <= spark.sparkContext.defaultParallelism
 
 
 @pytest.mark.spark
