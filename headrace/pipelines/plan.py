@@ -153,26 +153,23 @@ def carry(frame: DataFrame, names: Sequence[str], *, through_aggregates: bool = 
     Through an aggregate goes the largest of a group, which for the time is that of its latest record.
     """
     spark = frame.sparkSession
-    logical = analysed(frame)
-    if not through_aggregates and any(kind(node) == "Aggregate" for node in nodes(logical)):
-        return frame
-    plan = _carried(spark._jvm, logical, tuple(names))
+    plan = _carried(spark._jvm, analysed(frame), tuple(names), through_aggregates)
     if plan is None:
         return frame
     rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
     return DataFrame(rows, spark)
 
 
-def _carried(jvm: Any, plan: Any, names: tuple[str, ...]) -> Any | None:
+def _carried(jvm: Any, plan: Any, names: tuple[str, ...], through_aggregates: bool) -> Any | None:
     have = {str(each.name()): each for each in _items(plan.output())}
     if all(name in have for name in names):
         return plan
     name, children = kind(plan), _items(plan.children())
     if name == "Aggregate":
-        return _carried_aggregate(jvm, plan, names)
+        return _carried_aggregate(jvm, plan, names) if through_aggregates else None
     if name not in ("Project", "Union", "Expand", *_HANDS_ON) or not children:
         return None
-    below = [_carried(jvm, child, names) for child in children]
+    below = [_carried(jvm, child, names, through_aggregates) for child in children]
     if any(child is None for child in below):
         return None
     if name == "Union":
@@ -191,7 +188,7 @@ def _carried(jvm: Any, plan: Any, names: tuple[str, ...]) -> Any | None:
 
 
 def _carried_aggregate(jvm: Any, plan: Any, names: tuple[str, ...]) -> Any | None:
-    child = _carried(jvm, _items(plan.children())[0], names)
+    child = _carried(jvm, _items(plan.children())[0], names, True)
     if child is None:
         return None
     catalyst = jvm.org.apache.spark.sql.catalyst
