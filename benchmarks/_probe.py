@@ -28,11 +28,11 @@ def main(address: str, source: str, target: str, rate: float, seconds: float, wa
 
     def read() -> None:
         while not done.is_set():
-            for message in consumer.consume(500, 0.05):
-                if message.error() is None:
-                    now = time.time()
-                    sent = json.loads(message.value())["sent"]
-                    delays.append((sent, now - sent))
+            message = consumer.poll(0.1)  # one by one: consume(n) would wait for n
+            if message is not None and message.error() is None:
+                now = time.time()
+                sent = json.loads(message.value())["sent"]
+                delays.append((sent, now - sent))
 
     reader = threading.Thread(target=read, daemon=True)
     reader.start()
@@ -42,7 +42,7 @@ def main(address: str, source: str, target: str, rate: float, seconds: float, wa
     for number in range(count):
         due = started + number / rate
         while (wait := due - time.time()) > 0:
-            time.sleep(min(wait, 0.001))
+            time.sleep(wait)
         value = {
             "id": f"p-{number}",
             "customer": f"c-{number % KEYS}",

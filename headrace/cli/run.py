@@ -16,7 +16,7 @@ from headrace import errors
 from headrace.app import App
 from headrace.cli._context import Context
 from headrace.cli._load import load_app
-from headrace.cli._output import Format, Output, show_json, tell
+from headrace.cli._output import Format, Output, say_count, show_json, tell
 from headrace.cli._position import read_position
 from headrace.errors import (
     DeliveryError,
@@ -150,7 +150,8 @@ class _Foreground:
             start_s=START_S,
             grace_s=GRACE_S,
         )
-        tell(f"Starting {len(self._asked['pipelines'])} pipelines on Spark ({self._settings.spark.master}) …")
+        count = say_count(len(self._asked["pipelines"]), "pipeline")
+        tell(f"Starting {count} on Spark ({self._settings.spark.master}) …")
         asyncio.run(apps.run(self._settings, self._app, [spec], on_event=self._on_event, look=self._look))
         if self._error is not None and not self._done:
             raise self._rebuilt(self._error)

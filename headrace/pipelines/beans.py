@@ -17,23 +17,25 @@ def lags(spark: SparkSession, pipeline: str, stream: str) -> dict[int, int]:
     A real-time query tells Spark of its progress only at its checkpoints; its consumers know at any time.
     Those of executors elsewhere cannot be asked, and are left out.
     """
-    found: dict[int, int] = {}
+    found: dict[int, tuple[float, int]] = {}
     pattern = (
         f"kafka.consumer:type=consumer-fetch-manager-metrics,client-id=consumer-{pipeline}-*,topic={stream},*"
     )
     with contextlib.suppress(Exception):  # a measure is not worth a failure
-        jvm: Any = spark._jvm
-        for name in _ask(
-            spark,
-            "queryNames",
-            (_NAME, jvm.javax.management.ObjectName(pattern)),
-            ("javax.management.QueryExp", None),
-        ).toArray():
-            partition = name.getKeyProperty("partition")
-            value = float(_ask(spark, "getAttribute", (_NAME, name), ("java.lang.String", "records-lag")))
-            if partition is not None and value >= 0:
-                found[int(partition)] = int(value)
-    return found
+        name_of = spark._jvm.javax.management.ObjectName
+        named, every = (_NAME, name_of(pattern)), ("javax.management.QueryExp", None)
+        for name in _ask(spark, "queryNames", named, every).toArray():
+            partition, client = name.getKeyProperty("partition"), name.getKeyProperty("client-id")
+            if partition is None:
+                continue
+            behind = float(_ask(spark, "getAttribute", (_NAME, name), ("java.lang.String", "records-lag")))
+            whole = name_of(f"kafka.consumer:type=consumer-metrics,client-id={client}")
+            idle = ("java.lang.String", "last-poll-seconds-ago")
+            ago = float(_ask(spark, "getAttribute", (_NAME, whole), idle))
+            # Consumers of earlier batches are kept for a while: the one that has asked last knows.
+            if behind >= 0 and (int(partition) not in found or ago < found[int(partition)][0]):
+                found[int(partition)] = (ago, int(behind))
+    return {partition: behind for partition, (_, behind) in found.items()}
 
 
 def _ask(spark: SparkSession, method: str, *arguments: tuple[str, Any]) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -50,12 +49,6 @@ class Pipeline:
         return tuple(
             each for each in self.sources if isinstance(each, Stream) and not getattr(each, "is_table", False)
         )
-
-    @property
-    def fingerprint(self) -> str:
-        """Changes when the function's text does."""
-        text = self.sql or _text(self.function)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def define(
@@ -145,11 +138,3 @@ def _check_parameters(what: str, function: Callable[..., Any], count: int) -> No
             f"{what} has {count} sources, but its function takes {len(needed)} DataFrames.",
             remedy="Give it one parameter for each source, in their order.",
         )
-
-
-def _text(function: Callable[..., Any]) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):
-        code = getattr(function, "__code__", None)
-        return repr(code.co_code if code else function)

@@ -30,6 +30,8 @@ _CE_TIME_AT = 4  # where our producers put it among a record's headers
 _OWN_HEADERS = 5
 _PLACE_BITS = 44  # of which the offset takes the lower ones, partition and source the rest
 _SOURCE_BITS = 58
+# Spark asks the log for a partition's range at each poll: few polls of many records.
+_CONSUMER = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(4 * 1024**2)}
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ def raw_source(
     """A stream's records as they are in the log, to be followed or, if not live, to be read to an end."""
     reader: Any = spark.readStream if live else spark.read
     settings = {
+        **_CONSUMER,
         **java_options(options),
         **({} if "assign" in more else {"subscribe": stream.name}),
         "includeHeaders": "true",
@@ -87,9 +90,12 @@ def judged(raw: DataFrame, stream: Stream[Any], reading: Reading, *, explain: bo
     if reading.quarantined:
         places = [F.lit(f"{partition}/{offset}") for partition, offset in reading.quarantined]
         mine = mine.where(~F.concat_ws("/", "partition", "offset").isin(*places))
-    kept = [F.col(name) for name in ("key", "partition", "offset", "timestamp", "headers")]
-    if explain:
-        kept.append(F.col("value"))
+    # Rows are copied more than once on their way, and headers are slow to copy: only what is needed goes along.
+    names = ["partition", "offset"]
+    names += ["key", "timestamp", "headers"] if reading.metadata or explain else []
+    names += ["value"] if explain else []
+    mine = mine.withColumn(SENT, _sent())
+    kept = [F.col(name) for name in (*names, SENT)]
     if stream.codec.is_bytes:
         record = F.struct(F.col("value").alias("value")).alias("record")
         nothing = F.lit(None).cast("string").alias("problem")
@@ -110,7 +116,8 @@ def judged(raw: DataFrame, stream: Stream[Any], reading: Reading, *, explain: bo
 def source(raw: DataFrame, stream: Stream[Any], reading: Reading, *, observe: str = "") -> DataFrame:
     """The DataFrame that the user's function is given, with the hidden columns below it.
 
-    Bad records are counted under the name `observe`, which a query's progress reports, and left out.
+    All records, and the bad ones, are counted under the name `observe`, which a query's progress reports.
+    Bad ones are left out.
     """
     return visible(with_hidden(raw, stream, reading, observe=observe))
 
@@ -119,7 +126,7 @@ def with_hidden(raw: DataFrame, stream: Stream[Any], reading: Reading, *, observ
     """The record's columns, the metadata if it was asked for, and the hidden columns."""
     found = judged(raw, stream, reading)
     if observe:
-        found = found.observe(observe, F.count_if("bad").alias("bad"))
+        found = found.observe(observe, F.count("*").alias("all"), F.count_if("bad").alias("bad"))
     fields = ["value"] if stream.codec.is_bytes else columns.struct_type(stream.codec.schema).names
     place = F.shiftleft(F.lit(reading.number).cast("bigint"), _SOURCE_BITS) + (
         F.shiftleft(F.col("partition").cast("bigint"), _PLACE_BITS) + F.col("offset")
@@ -128,8 +135,8 @@ def with_hidden(raw: DataFrame, stream: Stream[Any], reading: Reading, *, observ
         *(F.col("record").getField(name).alias(name) for name in fields),
         *(_metadata() if reading.metadata else ()),
         place.alias(PLACE),
-        _sent().alias(SENT),
-        F.unix_micros(_sent().try_cast(T.TimestampType())).alias(TIME),
+        F.col(SENT),
+        F.unix_micros(F.col(SENT).try_cast(T.TimestampType())).alias(TIME),
     )
 
 

@@ -41,7 +41,7 @@ from headrace.pipelines.definition import Pipeline
 from headrace.pipelines.latency import Sampler
 from headrace.pipelines.letters import Letters
 from headrace.pipelines.query import Query
-from headrace.settings import Options, Settings
+from headrace.settings import Settings
 from headrace.substrate._files import write_atomically
 
 LOOK_S = 0.1
@@ -119,10 +119,6 @@ class PipelineRunner:
         self._letters: dict[tuple[str, str], Letters] = {}
         self._held = ExitStack()
         self._saved_at = time.monotonic()
-
-    @property
-    def options(self) -> Options:
-        return self._options
 
     def prepare(self, *, fresh: bool = False, start: Mapping[str, str] | None = None) -> None:
         """Take the checkpoints and check every pipeline; DefinitionError before any data flows."""

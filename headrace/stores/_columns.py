@@ -28,39 +28,29 @@ def columns_of(record_type: Any) -> StructType:
 
     A Decimal has 18 digits after the point; a value of several types is its JSON text.
     """
-    struct = _type(schema_of(record_type))
-    if struct.typeName() != "struct":
+    from headrace.pipelines.columns import struct_type
+
+    schema = schema_of(record_type)
+    if "properties" not in schema:
         raise DefinitionError(
             f"{getattr(record_type, '__name__', record_type)} has no fields to be columns.",
             remedy="Derive it from hr.Record.",
         )
+    struct: StructType = _as_text(struct_type(schema))
     return struct
 
 
-def _type(schema: dict[str, Any]) -> DataType:
+def _as_text(kind: Any) -> Any:
+    """The type with texts where a pipeline has a VARIANT, which no store keeps."""
     from pyspark.sql import types as T
 
-    options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
-    if len(options) != 1:
-        return T.StringType()
-    (schema,) = options
-    if "enum" in schema:
-        numbers = all(type(value) is int for value in schema["enum"])
-        return T.LongType() if numbers else T.StringType()
-    kind = schema.get("type")
-    if kind == "object" and "properties" in schema:
-        return T.StructType([T.StructField(name, _type(inner)) for name, inner in schema["properties"].items()])
-    if kind == "object":
-        return T.MapType(T.StringType(), _type(schema.get("additionalProperties", {})))
-    if kind == "array":
-        return T.ArrayType(_type(schema["items"])) if "items" in schema else T.StringType()
-    if kind == "string":
-        if schema.get("contentEncoding") == "base64":
-            return T.BinaryType()
-        formats = {"date-time": T.TimestampType(), "date": T.DateType(), "decimal": T.DecimalType(38, 18)}
-        return formats.get(schema.get("format", ""), T.StringType())
-    simple = {"boolean": T.BooleanType(), "integer": T.LongType(), "number": T.DoubleType()}
-    return simple.get(str(kind), T.StringType())
+    if isinstance(kind, T.StructType):
+        return T.StructType([T.StructField(each.name, _as_text(each.dataType)) for each in kind.fields])
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(_as_text(kind.elementType))
+    if isinstance(kind, T.MapType):
+        return T.MapType(kind.keyType, _as_text(kind.valueType))
+    return T.StringType() if isinstance(kind, T.VariantType) else kind
 
 
 def plain(kind: DataType) -> DataType:

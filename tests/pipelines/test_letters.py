@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame
 
 import headrace as hr
 from headrace.log.deadletter import DeadLetterBox
+from headrace.pipelines.letters import Letters
 from headrace.records import Codec
 from headrace.testing import wait_until
 
@@ -70,3 +71,31 @@ def test_bad_records_become_dead_letters_with_their_places(
         assert (letter.element, letter.stage, letter.key) == ("all_of_them", "decode", b"k")
         assert ("from", b"test") in letter.headers
     assert "42" in {message.record.purchase for message in read(shop.app, shop.alerts)}
+
+
+@pytest.mark.parametrize("trigger", [hr.realtime("5 seconds"), hr.every("200 ms")], ids=["realtime", "every"])
+def test_batches_without_bad_records_are_read_once(
+    shop: Shop, run_pipelines: Callable[..., Any], trigger: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    searched: list[dict[int, int]] = []
+    write = Letters._write
+
+    def searching(self: Letters, spark: Any, start: Any, end: Any) -> int:
+        searched.append(end)
+        return write(self, spark, start, end)
+
+    monkeypatch.setattr(Letters, "_write", searching)
+
+    @shop.app.pipeline(shop.purchases, to=shop.alerts, trigger=trigger)
+    def all_of_them(purchases: DataFrame) -> DataFrame:
+        return purchases.selectExpr("customer", "id AS purchase", "amount")
+
+    with shop.app.producer("test") as producer, run_pipelines() as runner:
+        for number in range(3):
+            producer.send(shop.purchases, purchase(number)).result()
+            wait_until(lambda: len(read(shop.app, shop.alerts)) == number + 1, timeout_s=90)  # noqa: B023
+        wait_until(lambda: (runner.status()[0]["batch"] or 0) >= 1, timeout_s=90)
+        assert searched == []
+        raw: hr.Stream[bytes] = hr.App("raw").stream(shop.purchases.name, bytes)
+        producer.send_raw(raw, b"not json", key=b"k", headers=[]).result()
+        wait_until(lambda: len(searched) == 1, timeout_s=90)
