@@ -17,7 +17,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: install  ## the log, purchases flowing through it; Ctrl-C ends and cleans up
+demo: install  ## the log, purchases, a pipeline that finds the large ones; Ctrl-C ends and cleans up
 	@$(BIN)/python apps/purchases/demo.py
 
 test: install  ## all tests but the slow ones; says at its end what was left out for want of which program

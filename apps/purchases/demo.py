@@ -1,7 +1,7 @@
-"""The first look: a real log, purchases flowing through it, and nothing left behind.
+"""The first look: a real log, a pipeline on Spark that finds the large purchases, and nothing left behind.
 
-Starts a log in a folder of its own, writes purchases from a second process, shows them with partition and
-offset as they arrive, and on Ctrl-C stops the log and removes the folder.
+Starts a log and the pipeline in a folder of their own, writes purchases from another process, shows them and the
+alerts as they arrive, and on Ctrl-C stops everything and removes the folder.
 """
 
 import argparse
@@ -28,12 +28,12 @@ HEADRACE = [sys.executable, "-m", "headrace.cli"]
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--rate", type=float, default=200.0, help="purchases per second")
-    options.add_argument("--seconds", type=float, help="end by itself after so long")
+    options.add_argument("--seconds", type=float, help="end by itself so long after the first alert")
     chosen = options.parse_args()
     console = Console(highlight=False)
     project = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
     os.environ["HEADRACE_PROJECT"] = str(project)
-    generator = None
+    others: list[subprocess.Popen[bytes]] = []
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         started = time.monotonic()
@@ -43,65 +43,76 @@ def main() -> int:
         from app import app
 
         app.create()
-        command = [sys.executable, str(HERE / "generate.py"), "--rate", str(chosen.rate)]
-        generator = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
-        show(console, chosen.seconds)
+        generate = [sys.executable, str(HERE / "generate.py"), "--rate", str(chosen.rate)]
+        for command in ([*HEADRACE, "run", str(HERE / "app.py")], generate):
+            with (project / "output.log").open("ab") as log:
+                others.append(subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True))
+        show(console, others[0], chosen.seconds)
     except KeyboardInterrupt:
         pass
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C does not cut the cleaning short
         console.print("\nStopping …")
-        if generator is not None:
-            generator.send_signal(signal.SIGINT)
-            generator.wait()
+        for process in reversed(others):
+            process.send_signal(signal.SIGINT)
+            process.wait()
         subprocess.run([*HEADRACE, "down"])
         shutil.rmtree(project)
         console.print("The log has ended and its data is removed.")
     return 0
 
 
-def show(console: Console, seconds: float | None) -> None:
-    """Read the stream from its end and draw what comes, ten times a second."""
-    from app import app, purchases
+def show(console: Console, pipeline: subprocess.Popen[bytes], seconds: float | None) -> None:
+    """Read both streams from their ends and draw what comes, ten times a second once there are alerts."""
+    from app import alerts, app, purchases
 
-    latest: deque[tuple[str, ...]] = deque(maxlen=12)
-    arrivals: deque[tuple[float, int]] = deque(maxlen=30)
-    total = 0
-    deadline = None if seconds is None else time.monotonic() + seconds
+    latest = {stream.name: deque[tuple[str, ...]](maxlen=10) for stream in (purchases, alerts)}
+    totals = dict.fromkeys(latest, 0)
+    began, deadline, drawn = time.monotonic(), None, 0.0
     with (
-        app.consumer(purchases, start="latest") as messages,
+        app.consumer(purchases, alerts, start="latest") as messages,
         Live(console=console, auto_refresh=False) as live,
     ):
         while deadline is None or time.monotonic() < deadline:
             batch = messages.batch(timeout="100 ms")
             now = time.time()
             for message in batch:
-                delay_ms = (now - datetime.fromisoformat(message.headers["ce_time"]).timestamp()) * 1000
+                name = message.stream
+                if name == alerts.name and totals[name] == 0:
+                    console.print(f"The first alert came after {time.monotonic() - began:.1f} s.")
+                    deadline = None if seconds is None else time.monotonic() + seconds
+                totals[name] += 1
+                # The time of an alert is that of its purchase: its age is the whole way's.
+                age_ms = (now - datetime.fromisoformat(message.headers["ce_time"]).timestamp()) * 1000
+                place = f"{message.partition}/{message.offset}"
                 record = message.record
-                place = (str(message.partition), str(message.offset))
-                latest.append(
-                    (*place, record.customer, record.zip_code, f"{record.amount:,.2f}", f"{delay_ms:.1f}")
-                )
-            total += len(batch)
-            if not arrivals or now - arrivals[-1][0] >= 0.1:
-                arrivals.append((now, total))
+                latest[name].append((place, record.customer, f"{record.amount:,.2f}", f"{age_ms:.1f}"))
+            if pipeline.poll() is not None:
+                raise SystemExit((Path(os.environ["HEADRACE_PROJECT"]) / "output.log").read_text())
+            if time.monotonic() - drawn >= (0.1 if totals[alerts.name] else 0.5):
+                drawn = time.monotonic()
                 if console.is_terminal:
-                    live.update(picture(latest, arrivals, total), refresh=True)
-                elif latest:  # a file or a pipe: the newest line, ten times a second
-                    console.print("  ".join(latest[-1]))
-    console.print(f"{total:,} purchases went by.")
+                    live.update(picture(latest, totals), refresh=True)
+                elif latest[alerts.name]:  # a file or a pipe: the newest line, ten times a second
+                    console.print("  ".join(latest[alerts.name][-1]))
+    console.print(f"{totals[purchases.name]:,} purchases and {totals[alerts.name]:,} alerts went by.")
 
 
-def picture(latest: deque[tuple[str, ...]], arrivals: deque[tuple[float, int]], total: int) -> Group:
-    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("partition", "offset", "customer", "zip code", "amount", "ms old"):
-        table.add_column(name, justify="left" if name in ("customer", "zip code") else "right")
-    for row in latest:
-        table.add_row(*row)
-    (first_at, first), (last_at, last) = arrivals[0], arrivals[-1]
-    rate = (last - first) / (last_at - first_at) if last_at > first_at else 0.0
-    summary = Text(f"\n{total:,} purchases, {rate:,.0f} per second.  Ctrl-C ends.", style="dim")
-    return Group(table, summary)
+def picture(latest: dict[str, deque[tuple[str, ...]]], totals: dict[str, int]) -> Group:
+    both = Table.grid(padding=(0, 6, 0, 0))
+    tables = []
+    for name, rows in latest.items():
+        table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0), title=name)
+        table.title_justify = "left"
+        for column in ("place", "customer", "amount", "ms old"):
+            table.add_column(column, justify="right" if column in ("amount", "ms old") else "left", min_width=8)
+        for row in rows or [("…", "", "", "")]:
+            table.add_row(*row)
+        tables.append(table)
+    both.add_row(*tables)
+    counted = " and ".join(f"{total:,} {name}" for name, total in totals.items())
+    waiting = "" if totals["alerts"] else "  Spark is starting …"
+    return Group(both, Text(f"\n{counted}.{waiting}  Ctrl-C ends.", style="dim"))
 
 
 if __name__ == "__main__":

@@ -12,3 +12,9 @@ class Purchase(hr.Record):
     zip_code: str
     amount: Decimal
     at: datetime
+
+
+class Alert(hr.Record):
+    customer: str
+    purchase: str
+    amount: Decimal

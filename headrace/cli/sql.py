@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -78,7 +79,7 @@ def _frames(
         if is_table(stream) and not live:
             frames[name] = kafka.table(spark, stream, options, "sql")
             continue
-        start = "latest" if live else "earliest"
+        start = _ends(app, name) if live else "earliest"
         raw = kafka.raw_source(spark, stream, options, live=live, startingOffsets=start)
         frame = kafka.with_hidden(raw, stream, kafka.Reading("sql", metadata=True))
         timed = live and stream.time is not None
@@ -88,6 +89,12 @@ def _frames(
     for name in lakes:
         frames[name] = lake(name).read(spark, settings)
     return frames
+
+
+def _ends(app: App, stream: str) -> str:
+    """Where a stream ends now; Spark would look only when its first batch begins, which is later."""
+    partitions = app.site.admin().describe(stream).partitions
+    return json.dumps({stream: {str(each.partition): each.end_offset for each in partitions}})
 
 
 def _answer(query: str, frames: dict[str, Any], output: Format) -> None:

@@ -83,13 +83,15 @@ def test_generate_same_seed_writes_the_same_purchases_keyed_by_customer(
     assert len(Counter(each["partition"] for each in purchases)) == 4
 
 
-def test_demo_some_seconds_shows_purchases_and_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.spark
+def test_demo_some_seconds_shows_purchases_and_alerts_and_leaves_nothing_behind(tmp_path: Path) -> None:
     output = _run(str(APP / "demo.py"), "--seconds", "2", TMPDIR=str(tmp_path))
 
     assert re.search(r"The log of site main is ready at 127\.0\.0\.1:\d+", output)
-    went_by = re.search(r"([\d,]+) purchases went by\.", output)
+    went_by = re.search(r"([\d,]+) purchases and ([\d,]+) alerts went by\.", output)
     assert went_by is not None
     assert int(went_by[1].replace(",", "")) > 100
+    assert int(went_by[2].replace(",", "")) > 5
     assert "The log has ended and its data is removed." in output
     assert _leftovers(tmp_path) == []
 
