@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 from collections import Counter
 
 import pytest
@@ -8,6 +9,10 @@ from hypothesis import settings
 # A loaded machine is slow, not wrong; and a run leaves no files behind.
 settings.register_profile("headrace", deadline=None, database=None)
 settings.load_profile("headrace")
+
+# Started in the background, a shell's children ignore Ctrl-C, and so would the programs that tests interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -54,7 +54,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C does not cut the cleaning short
         console.print("\nStopping …")
         for process in reversed(others):
-            process.send_signal(signal.SIGINT)
+            process.terminate()
             process.wait()
         subprocess.run([*HEADRACE, "down"])
         shutil.rmtree(project)

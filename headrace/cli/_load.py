@@ -18,6 +18,10 @@ def load_app(path: Path) -> App:
         raise NotFoundError(
             f"There is no app at {path}.", remedy="Name a Python file, or a folder with an app.py."
         )
+    if file.stem in sys.stdlib_module_names or file.stem in ("headrace", "pyspark"):
+        raise DefinitionError(
+            f"{file} has the name of the module {file.stem}, which others need.", remedy="Rename the file."
+        )
     folder = str(file.parent.resolve())
     if folder not in sys.path:
         sys.path.insert(0, folder)

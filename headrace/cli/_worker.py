@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,9 +83,8 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         return stop.is_set()
 
     try:
-        runner.prepare(fresh=asked["fresh"], start=asked["start"])
-        if any(each.trigger.kind == "realtime" for each in chosen):
-            warm_up(spark)
+        with _aside(warm_up, spark, wanted=any(each.trigger.kind == "realtime" for each in chosen)):
+            runner.prepare(fresh=asked["fresh"], start=asked["start"])
         runner.start()
         _write_status(folder, runner.status())
         say("ready")
@@ -105,6 +104,22 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         raise HeadraceError(failed[0]["problem"], remedy="Correct it, then run again.")
     if not stop.is_set():
         say("done")
+
+
+@contextlib.contextmanager
+def _aside(work: Callable[[Any], None], spark: Any, *, wanted: bool) -> Iterator[None]:
+    """Do some work while a block does its own; a failure of it is not worth a failure of the block."""
+
+    def attempt() -> None:
+        with contextlib.suppress(Exception):
+            work(spark)
+
+    thread = threading.Thread(target=attempt, name="aside", daemon=True)
+    if wanted:
+        thread.start()
+    yield
+    if wanted:
+        thread.join()
 
 
 def _write_status(folder: Path, pipelines: list[dict[str, Any]]) -> None:

@@ -57,3 +57,11 @@ def test_load_no_python_file_refused(tmp_path: Path, name: str) -> None:
 
     assert isinstance(refused.value, HeadraceError)
     assert name in refused.value.message
+
+
+@pytest.mark.parametrize("name", ["numbers.py", "pyspark.py"])
+def test_load_name_of_a_module_that_others_need_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("import headrace as hr\napp = hr.App('shop')\n")
+
+    with pytest.raises(DefinitionError, match="has the name of the module"):
+        load_app(tmp_path / name)
