@@ -101,7 +101,13 @@ def write_and_die(tmp_path: Path) -> Iterator[Callable[[Store, str, str], None]]
 
 
 @pytest.mark.parametrize(
-    ("kind", "point"), [(kind, point) for kind in KINDS for point in POINTS[kind]], ids=lambda each: each
+    ("kind", "point"),
+    [
+        # Each takes a Spark of its own: the most telling moment always, the others with the slow tests.
+        pytest.param(kind, point, id=f"{kind}, {point}", marks=() if point == "committed" else pytest.mark.slow)
+        for kind in KINDS
+        for point in POINTS[kind]
+    ],
 )
 def test_batch_of_a_killed_writer_written_again_is_there_once(
     kind: str,
