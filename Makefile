@@ -23,7 +23,7 @@ demo: install  ## the log, purchases, a pipeline that finds the large ones; Ctrl
 test: install  ## all tests but the slow ones; says at its end what was left out for want of which program
 	@$(BIN)/python -m pytest
 
-test-slow: install  ## pipelines under kill -9, at length
+test-slow: install  ## what takes minutes: kill -9 of pipelines and of writers, a Spark cluster
 	@$(BIN)/python -m pytest -m slow
 
 check: $(INSTALLED)  ## format, lint, types: under a minute

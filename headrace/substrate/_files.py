@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,9 +49,26 @@ def make_folder(folder: Path) -> None:
         ) from None
 
 
+def _lock(descriptor: int, wait: bool | float) -> bool:
+    if wait is True:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        return True
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(0.01)
+
+
 @contextmanager
-def locked(path: Path, *, wait: bool = True) -> Iterator[int | None]:
-    """Hold an exclusive lock; yields its descriptor, or None if `wait` is off and another holds it.
+def locked(path: Path, *, wait: bool | float = True) -> Iterator[int | None]:
+    """Hold an exclusive lock; yields its descriptor, or None if another holds it and `wait`, in seconds, is over.
 
     The system drops the lock when the last process that has the descriptor ends, however it ends.
     """
@@ -62,13 +80,6 @@ def locked(path: Path, *, wait: bool = True) -> Iterator[int | None]:
             f"The file {path} cannot be written: {error.strerror}.", remedy="Check its permissions."
         ) from None
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            yield None
-            return
-        yield descriptor
+        yield descriptor if _lock(descriptor, wait) else None
     finally:
         os.close(descriptor)

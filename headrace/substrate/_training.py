@@ -31,6 +31,7 @@ from headrace.substrate.process import ProcessSpec, Record, end, forget, read_re
 
 NAME = "training"
 ASSEMBLY_S = 300.0
+ASKED_S = 0.5
 RECORDS = 30_000
 Run = Callable[[Java, Path, Path, Path], None]
 
@@ -68,7 +69,8 @@ def train(java: Java, cache: Path, kind: aot.Kind = aot.BROKER, run: Run | None 
     if path is None:
         return None
     folder = path.parent
-    with locked(_lock(folder, kind), wait=False) as lock:
+    # Who asks whether a training is in progress holds the lock for a moment, which does not count.
+    with locked(_lock(folder, kind), wait=ASKED_S) as lock:
         if lock is None or path.exists():
             return None
         with _turn(folder, kind):

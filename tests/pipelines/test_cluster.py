@@ -18,7 +18,7 @@ from headrace.substrate._ports import free_ports
 from headrace.substrate.java import find_java, spark_java_home
 from headrace.testing import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
 
 APP = """
 import headrace as hr
