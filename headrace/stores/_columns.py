@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from headrace.errors import DefinitionError
 from headrace.records import schema_of
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType, StructType
 
+_TEXTS = ("char", "varchar")
 _STORABLE = (
     "byte", "short", "integer", "long", "float", "double", "decimal", "string", "char", "varchar", "boolean",
     "timestamp", "date", "binary",
@@ -36,36 +37,21 @@ def columns_of(record_type: Any) -> StructType:
             f"{getattr(record_type, '__name__', record_type)} has no fields to be columns.",
             remedy="Derive it from hr.Record.",
         )
-    struct: StructType = _as_text(struct_type(schema))
-    return struct
+    # No store keeps a VARIANT, which is what a pipeline has where a value may be of several types.
+    return cast("StructType", plain(struct_type(schema), texts=(*_TEXTS, "variant")))
 
 
-def _as_text(kind: Any) -> Any:
-    """The type with texts where a pipeline has a VARIANT, which no store keeps."""
+def plain(kind: DataType, *, texts: tuple[str, ...] = _TEXTS) -> DataType:
+    """The type without what is no part of a table's: watermarks, comments, NOT NULL, and kinds of `texts`."""
     from pyspark.sql import types as T
 
     if isinstance(kind, T.StructType):
-        return T.StructType([T.StructField(each.name, _as_text(each.dataType)) for each in kind.fields])
+        return T.StructType([T.StructField(each.name, plain(each.dataType, texts=texts)) for each in kind.fields])
     if isinstance(kind, T.ArrayType):
-        return T.ArrayType(_as_text(kind.elementType))
+        return T.ArrayType(plain(kind.elementType, texts=texts))
     if isinstance(kind, T.MapType):
-        return T.MapType(kind.keyType, _as_text(kind.valueType))
-    return T.StringType() if isinstance(kind, T.VariantType) else kind
-
-
-def plain(kind: DataType) -> DataType:
-    """The type without what is no part of a table's: watermarks, comments, NOT NULL."""
-    from pyspark.sql import types as T
-
-    if isinstance(kind, T.StructType):
-        return T.StructType([T.StructField(each.name, plain(each.dataType)) for each in kind.fields])
-    if isinstance(kind, T.ArrayType):
-        return T.ArrayType(plain(kind.elementType))
-    if isinstance(kind, T.MapType):
-        return T.MapType(plain(kind.keyType), plain(kind.valueType))
-    if kind.typeName() in ("char", "varchar"):
-        return T.StringType()
-    return kind
+        return T.MapType(plain(kind.keyType, texts=texts), plain(kind.valueType, texts=texts))
+    return T.StringType() if kind.typeName() in texts else kind
 
 
 def is_storable(kind: DataType) -> bool:

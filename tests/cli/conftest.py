@@ -96,6 +96,19 @@ def run_headrace(*arguments: object, cwd: Path, stdin: str | bytes = "", **chang
     return answer
 
 
+def start_headrace(*arguments: object, cwd: Path) -> subprocess.Popen[str]:
+    """Start a command and let it run."""
+    return subprocess.Popen(
+        [*HEADRACE, *map(str, arguments)],
+        cwd=cwd,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
 @pytest.fixture
 def run(headrace_settings: Settings, tmp_path: Path) -> Run:
     """Runs a command on the test run's log, in a folder of its own."""
@@ -121,15 +134,7 @@ def start(headrace_settings: Settings, tmp_path: Path) -> Callable[..., subproce
     """Starts a command on the test run's log and lets it run."""
 
     def start(*arguments: object) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            [*HEADRACE, "--project", str(headrace_settings.root), *map(str, arguments)],
-            cwd=tmp_path,
-            env=environment(),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return start_headrace("--project", headrace_settings.root, *arguments, cwd=tmp_path)
 
     return start
 

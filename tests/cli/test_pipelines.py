@@ -14,7 +14,7 @@ import pytest
 
 from headrace.testing import wait_until
 
-from .conftest import HEADRACE, Answer, environment, run_headrace
+from .conftest import HEADRACE, Answer, environment, run_headrace, start_headrace
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -67,15 +67,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @contextlib.contextmanager
 def started(shop: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """A command while a block lasts, then stopped as Ctrl-C does."""
-    with subprocess.Popen(
-        [*HEADRACE, *arguments],
-        cwd=shop,
-        env=environment(),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
+    with start_headrace(*arguments, cwd=shop) as process:
         try:
             yield process
             process.send_signal(signal.SIGINT)
