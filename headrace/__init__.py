@@ -1,8 +1,9 @@
 """Headrace: a fast data platform in Python on Kafka and Spark.
 
 The key concepts: an `App` declares typed `Stream`s of `Record`s in a durable log; producers write to them,
-consumers read and replay them; pipelines are PySpark functions between streams, tables and stores.
-`headrace run` starts it all on a laptop. Read docs/tutorial.md first, then docs/log.md and docs/pipelines.md.
+consumers read and replay them; pipelines are PySpark functions between streams, tables and stores; a `Service`
+has handlers on streams and on HTTP, beside `Table`s that it reads locally. `headrace run` starts it all on a
+laptop. Read docs/tutorial.md first, then docs/log.md, docs/pipelines.md and docs/services.md.
 """
 
 from importlib import import_module
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from headrace.pipelines.definition import Pipeline
     from headrace.pipelines.triggers import every, once, realtime
     from headrace.records import Record
+    from headrace.services.service import Service
+    from headrace.services.session import Session
     from headrace.stores.lake import lake
     from headrace.stores.sql import sql_table
     from headrace.tables.table import Table
@@ -38,6 +41,8 @@ __all__ = [
     "Pipeline",
     "Producer",
     "Record",
+    "Service",
+    "Session",
     "Stream",
     "SystemClock",
     "Table",
@@ -62,6 +67,8 @@ _HOMES = {
     "Pipeline": "headrace.pipelines.definition",
     "Producer": "headrace.log.producer",
     "Record": "headrace.records",
+    "Service": "headrace.services.service",
+    "Session": "headrace.services.session",
     "Stream": "headrace.log.stream",
     "SystemClock": "headrace.clock",
     "Table": "headrace.tables.table",

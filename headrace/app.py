@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -27,10 +28,11 @@ from headrace.metrics import Metrics
 from headrace.pipelines.definition import Emit, Pipeline, define
 from headrace.pipelines.triggers import Trigger
 from headrace.settings import Settings
-from headrace.tables.table import Table
+from headrace.tables.table import Copies, Keep, Table
 from headrace.units import duration, size_bytes
 
 if TYPE_CHECKING:
+    from headrace.services.service import Service
     from headrace.stores.store import Store
 
 R = TypeVar("R")
@@ -59,6 +61,7 @@ class App:
         self.name = name
         self.streams: dict[str, Stream[Any]] = {}
         self.pipelines: dict[str, Pipeline] = {}
+        self.services: dict[str, Service] = {}
         self._settings = settings
         self._site_name = site
 
@@ -103,8 +106,14 @@ class App:
         partitions: int = DEFAULT_PARTITIONS,
         retention: str | timedelta | Literal["forever"] | None = None,
         max_bytes: int | str = DEFAULT_MAX_BYTES,
+        keep: Keep = "latest",
+        copies: Copies = "full",
     ) -> Table[R]:
-        """Declare a table: a compacted stream, of which the latest record of each `key` counts."""
+        """Declare a table: a compacted stream, of which the latest record of each `key` counts.
+
+        With `keep="history"` all records of a key count, by their `time`, for as long as `retention` says.
+        Each instance of a service has a full copy, or with `copies="partitioned"` its share.
+        """
         declared: Table[R] = self._declare(
             Table,
             name,
@@ -113,10 +122,26 @@ class App:
             time=time,
             partitions=partitions,
             retention=retention,
-            compact=True,
+            compact=keep != "history",
             max_bytes=max_bytes,
+            keep=keep,
+            copies=copies,
         )
         return declared
+
+    def open(
+        self, *tables: Table[Any], on_progress: Callable[[str, int, int], None] | None = None
+    ) -> AbstractAsyncContextManager[None]:
+        """Keep copies of tables, all of this app's if none is named, while an `async with` block lasts.
+
+        The block begins when they have all that was in the log; `on_progress` is told table, records done and
+        records there are.
+        """
+        from headrace.tables.opened import OpenTables
+
+        chosen = tables or self.tables
+        opened = OpenTables(self.site, self.settings.state / "tables" / self.name)
+        return opened.block(chosen, on_progress or (lambda table, done, total: None))
 
     def _declare(
         self,
@@ -242,6 +267,20 @@ class App:
         )
         return self._add(pipeline)
 
+    def service(self, name: str, *, tables: Sequence[Table[Any]] = ()) -> Service:
+        """Declare a service: handlers on streams and on HTTP, beside this app's tables.
+
+        `tables` are those that are shared out among the service's instances, by partitions; the others are there
+        in full anyway.
+        """
+        from headrace.services.service import Service
+
+        if name in self.services or name in self.pipelines:
+            raise DefinitionError(f"{name!r} is declared twice.", remedy="Give the service another name.")
+        made = Service(name, declare_table=self.table, tables=tuple(tables), declared_at=_caller())
+        self.services[name] = made
+        return made
+
     def _add(self, pipeline: Pipeline) -> Pipeline:
         if pipeline.name in self.pipelines:
             raise DefinitionError(
@@ -251,6 +290,10 @@ class App:
             )
         self.pipelines[pipeline.name] = pipeline
         return pipeline
+
+    @property
+    def tables(self) -> list[Table[Any]]:
+        return [stream for stream in self.streams.values() if isinstance(stream, Table)]
 
     def use(self, settings: Settings, site: str | None = None) -> None:
         """Work with these settings, and on this site, from now on."""

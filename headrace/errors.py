@@ -16,6 +16,8 @@
     │   ├── BufferFullError    … for now: the producer's memory is full
     │   ├── AccessError        … because this user may not
     │   └── LostRecordsError   records were deleted before their reader came
+    ├── HttpError              a request is answered with this status                    exit 1
+    │   └── BusyError          … 503, for now: too much is going on
     ├── PipelineError          a pipeline failed, or does what Spark cannot              exit 7
     ├── StoreError             a store refused what was asked                            exit 8
     │   ├── StoreUnavailableError  … for now: it cannot be reached, or is busy
@@ -32,6 +34,7 @@ Each carries the sentence that says what happened, and `remedy`, the next step.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 
@@ -61,7 +64,9 @@ class HeadraceError(Exception):
 
 
 def _rebuild(kind: type[HeadraceError], message: str, remedy: str, details: dict[str, Any]) -> HeadraceError:
-    return kind(message, remedy=remedy, **details)
+    error = kind.__new__(kind)
+    HeadraceError.__init__(error, message, remedy=remedy, **details)  # whatever else its own takes
+    return error
 
 
 class SettingsError(HeadraceError, ValueError):
@@ -124,6 +129,29 @@ class AccessError(LogError, PermissionError):
 
 class LostRecordsError(LogError):
     """Records were deleted before their reader came: `stream`, `partition`, `first`, `last` name them."""
+
+
+class HttpError(HeadraceError):
+    """A request is answered with this `status`; `headers` go along with it."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        remedy: str = "",
+        headers: Mapping[str, str] | None = None,
+        **details: Any,
+    ) -> None:
+        super().__init__(message, remedy=remedy, status=status, headers=dict(headers or {}), **details)
+
+
+class BusyError(HttpError):
+    """Too much is going on: the client may try again after `retry_after_s` seconds."""
+
+    def __init__(self, message: str, *, remedy: str = "", retry_after_s: int = 1, **details: Any) -> None:
+        headers = {"retry-after": str(retry_after_s)}
+        super().__init__(503, message, remedy=remedy, headers=headers, retry_after_s=retry_after_s, **details)
 
 
 class PipelineError(HeadraceError):

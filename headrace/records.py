@@ -115,8 +115,8 @@ class Codec(Generic[R]):
                 )
         if len(names) == 1:
             (name,) = names
-            return lambda record: _key_text(getattr(record, name), name).encode()
-        return lambda record: join_key(_key_text(getattr(record, name), name) for name in names).encode()
+            return lambda record: key_text(getattr(record, name), name).encode()
+        return lambda record: join_key(key_text(getattr(record, name), name) for name in names).encode()
 
 
 def _can_be_key(schema: dict[str, Any]) -> bool:
@@ -138,7 +138,8 @@ def join_key(parts: Any) -> str:
     return "|".join(part.replace("\\", "\\\\").replace("|", "\\|") for part in parts)
 
 
-def _key_text(value: object, name: str) -> str:
+def key_text(value: object, name: str) -> str:
+    """What a field's value is in a key."""
     if type(value) is str:
         return value
     if isinstance(value, Enum):

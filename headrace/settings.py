@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import NotFoundError, RunningError, SettingsError
-from headrace.units import size_bytes
+from headrace.units import duration, size_bytes
 
 FILE = "headrace.toml"
 STATE_FOLDER = ".headrace"
@@ -27,10 +27,16 @@ VARIABLES = {
     "HEADRACE_JAVA_HOME": "the Java to use instead of the one brought along",
     "HEADRACE_LAKE": "where the tables of the lake are kept",
     "HEADRACE_SPARK_MASTER": "the Spark cluster that pipelines run on",
+    "HEADRACE_HTTP_HOST": "the address that HTTP servers listen on",
+    "HEADRACE_HTTP_PORT": "the port that HTTP servers listen on",
 }
 CLIENT_PREFIX = "HEADRACE_CLIENT_"
-_TOP_KEYS = ("site", "cache", "java_home", "lake", "spark", "sites")
+_TOP_KEYS = ("site", "cache", "java_home", "lake", "spark", "http", "sites")
 _SPARK_KEYS = ("master", "memory", "checkpoints")
+_HTTP_KEYS = (
+    "host", "port", "names", "max_body", "max_connections", "max_requests", "rate",
+    "head_timeout", "body_timeout", "idle_timeout", "handler_timeout", "require_tokens",
+)  # fmt: skip
 _SITE_KEYS = ("brokers", "port", "heap", "broker", "properties")
 _SECRET = re.compile(r"password|secret|\.key|jaas|token", re.IGNORECASE)
 _SITE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -93,6 +99,24 @@ class SparkSettings:
 
 
 @dataclass(frozen=True)
+class HttpSettings:
+    """Where HTTP servers listen, and the limits that protect them; a `rate` of 0 is no limit."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    names: tuple[str, ...] = ()
+    max_body_bytes: int = 1024**2
+    max_connections: int = 1000
+    max_requests: int = 500
+    rate: float = 0.0
+    head_timeout_s: float = 5.0
+    body_timeout_s: float = 30.0
+    idle_timeout_s: float = 60.0
+    handler_timeout_s: float = 30.0
+    require_tokens: bool = False
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of one project."""
 
@@ -103,11 +127,17 @@ class Settings:
     sites: Mapping[str, SiteSettings] = field(default_factory=dict)
     lake: str = "lake"
     spark: SparkSettings = field(default_factory=lambda: SparkSettings(f"{STATE_FOLDER}/pipelines"))
+    http: HttpSettings = field(default_factory=HttpSettings)
 
     @property
     def state(self) -> Path:
         """The project's `.headrace` folder: data, logs, records of what runs."""
         return self.root / STATE_FOLDER
+
+    @property
+    def tokens_file(self) -> Path:
+        """Holds the bearer tokens of the project's HTTP servers, hashed."""
+        return self.state / "tokens.json"
 
     def site_named(self, name: str | None = None) -> SiteSettings:
         """One site's settings, the default one's if no name is given."""
@@ -168,6 +198,7 @@ def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) 
         sites=sites,
         lake=_place(environ.get("HEADRACE_LAKE") or _text(table, "lake") or "lake", root),
         spark=_read_spark(table.get("spark", {}), root, environ),
+        http=_read_http(table.get("http", {}), environ),
     )
     settings.site_named()
     return settings
@@ -267,6 +298,68 @@ def _read_spark(body: Any, root: Path, environ: Mapping[str, str]) -> SparkSetti
         memory_bytes=memory_bytes,
         options=Options({f"spark.{name}": value for name, value in _flatten(rest).items()}),
     )
+
+
+def _read_http(body: Any, environ: Mapping[str, str]) -> HttpSettings:
+    if not isinstance(body, dict):
+        raise SettingsError(f"'http' in {FILE} is not a table.", remedy="Write [http].")
+    _refuse_unknown(body, _HTTP_KEYS, "http")
+    default = HttpSettings()
+    port = body.get("port", default.port)
+    if given := environ.get("HEADRACE_HTTP_PORT"):
+        port = int(given) if given.isdecimal() else given
+    if type(port) is not int or not 0 <= port <= 65535:
+        raise SettingsError(
+            f"http.port is {port!r}; a port is a number from 1 to 65535, or 0 for a free one.",
+            remedy="Correct it, or HEADRACE_HTTP_PORT.",
+        )
+    names = body.get("names", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise SettingsError(
+            f"http.names is {names!r}, not a list of texts.", remedy='Write names = ["desk.local"].'
+        )
+    rate = body.get("rate", 0)
+    if type(rate) not in (int, float) or not 0 <= rate <= 1e9:
+        raise SettingsError(
+            f"http.rate is {rate!r}; it is requests a second, 0 for no limit.", remedy="Correct it."
+        )
+    require_tokens = body.get("require_tokens", False)
+    if type(require_tokens) is not bool:
+        raise SettingsError(f"http.require_tokens is {require_tokens!r}.", remedy="Write true or false.")
+    try:
+        max_body_bytes = size_bytes(body.get("max_body", default.max_body_bytes))
+    except ValueError as error:
+        raise SettingsError(f"http.max_body: {error}.", remedy='Write, for instance, max_body = "1 MB".') from None
+    return HttpSettings(
+        host=environ.get("HEADRACE_HTTP_HOST") or _text(body, "host") or default.host,
+        port=port,
+        names=tuple(names),
+        max_body_bytes=max_body_bytes,
+        max_connections=_count(body, "max_connections", default.max_connections),
+        max_requests=_count(body, "max_requests", default.max_requests),
+        rate=float(rate),
+        head_timeout_s=_seconds(body, "head_timeout", default.head_timeout_s),
+        body_timeout_s=_seconds(body, "body_timeout", default.body_timeout_s),
+        idle_timeout_s=_seconds(body, "idle_timeout", default.idle_timeout_s),
+        handler_timeout_s=_seconds(body, "handler_timeout", default.handler_timeout_s),
+        require_tokens=require_tokens,
+    )
+
+
+def _count(body: Mapping[str, Any], key: str, default: int) -> int:
+    value = body.get(key, default)
+    if type(value) is not int or value < 1:
+        raise SettingsError(f"http.{key} is {value!r}; it is a number from 1.", remedy="Correct it.")
+    return value
+
+
+def _seconds(body: Mapping[str, Any], key: str, default: float) -> float:
+    try:
+        return duration(body[key]).total_seconds() if key in body else default
+    except ValueError as error:
+        raise SettingsError(
+            f"http.{key}: {error}.", remedy=f'Write, for instance, {key} = "10 seconds".'
+        ) from None
 
 
 def _place(text: str, root: Path) -> str:

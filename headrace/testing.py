@@ -6,13 +6,15 @@ docs/testing.md. Nothing starts before a test asks for it.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from headrace.app import App
     from headrace.pipelines.definition import Pipeline
     from headrace.pipelines.run import PipelineRunner
+    from headrace.services.host import ServiceHost
+    from headrace.services.service import Service
     from headrace.settings import Settings
 
 __all__ = [
@@ -32,6 +36,7 @@ __all__ = [
     "headrace_settings",
     "headrace_spark",
     "run_pipelines",
+    "run_services",
     "unique_name",
     "wait_until",
 ]
@@ -127,6 +132,70 @@ def run_pipelines(
             if thread.is_alive():
                 thread.join(30)
             runner.stop()
+
+    return running
+
+
+class RunningServices:
+    """Services at work in a thread: where they listen, and a way to run something in their event loop."""
+
+    def __init__(self, host: ServiceHost, loop: asyncio.AbstractEventLoop) -> None:
+        self.host = host
+        self.address = host.address
+        self._loop = loop
+
+    def do(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
+        """Run this where the services run, as in `running.do(table.get("a"))`."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
+
+
+@pytest.fixture
+def run_services(headrace_app: App) -> Callable[..., AbstractContextManager[RunningServices]]:
+    """Services and tables of `headrace_app`, run while a block lasts, on a free port.
+
+    Used as in `with run_services(desk) as running: …`, which begins when they are ready.
+    """
+    from headrace.services.host import ServiceHost
+
+    @contextmanager
+    def running(*services: Service, instance: int = 1, **options: Any) -> Iterator[RunningServices]:
+        settings = headrace_app.settings
+        headrace_app.use(replace(settings, http=replace(settings.http, port=0)))
+        headrace_app.create()
+        chosen = services or tuple(headrace_app.services.values())
+        loop = asyncio.new_event_loop()
+        thread = threading.Thread(target=loop.run_forever, name="services", daemon=True)
+        thread.start()
+
+        async def start() -> ServiceHost:
+            app = headrace_app
+            host = ServiceHost(
+                app.name,
+                app.site,
+                app.settings,
+                services=chosen,
+                tables=app.tables,
+                instance=instance,
+                **options,
+            )
+            try:
+                await host.start()
+                await host.wait_until_ready()
+            except BaseException:
+                await host.stop(1.0)
+                raise
+            return host
+
+        try:
+            host = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+            try:
+                yield RunningServices(host, loop)
+            finally:
+                asyncio.run_coroutine_threadsafe(host.stop(), loop).result(60)
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(10)
+            loop.close()
 
     return running
 

@@ -15,6 +15,15 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let two workers share a run: all that needs the one Spark session goes to one of them, and first."""
+    for item in items:
+        in_spark = "headrace_spark" in getattr(item, "fixturenames", ())
+        item.add_marker(pytest.mark.xdist_group("spark" if in_spark else item.path.stem))
+    items.sort(key=lambda item: "headrace_spark" not in getattr(item, "fixturenames", ()))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say what was left out, and for want of what."""
     reasons = Counter(

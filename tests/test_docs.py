@@ -59,7 +59,9 @@ def test_command_is_documented(command: str) -> None:
     assert _is_named(command)
 
 
-@pytest.mark.parametrize("key", [*settings._TOP_KEYS, *settings._SPARK_KEYS, *settings._SITE_KEYS])
+@pytest.mark.parametrize(
+    "key", [*settings._TOP_KEYS, *settings._SPARK_KEYS, *settings._HTTP_KEYS, *settings._SITE_KEYS]
+)
 def test_setting_is_documented(key: str) -> None:
     assert _is_named(key)
 
@@ -152,7 +154,7 @@ def test_python_of_a_page_compiles(page: Path) -> None:
 def test_examples_of_a_page_run(page: Path, folder: Path) -> None:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HEADRACE_")}
     cache = {"HEADRACE_CACHE": str(settings.load(folder).cache)}
-    file = folder / f"{page.stem}.py"
+    file = folder / f"page_{page.stem}.py"  # not the name of a module that Python has
     file.write_text(_program(page), encoding="utf-8")
 
     done = subprocess.run(

@@ -28,6 +28,8 @@ EXIT_CODES = {
     "BufferFullError": 5,
     "AccessError": 5,
     "LostRecordsError": 5,
+    "HttpError": 1,
+    "BusyError": 1,
     "PipelineError": 7,
     "StoreError": 8,
     "StoreUnavailableError": 8,
@@ -53,7 +55,8 @@ def test_error_is_drawn_in_the_tree_and_says_what_it_is(kind: type[HeadraceError
 
 @pytest.mark.parametrize("kind", all_errors(), ids=lambda kind: kind.__name__)
 def test_error_carries_message_remedy_and_details_also_through_pickle_and_copy(kind: type[HeadraceError]) -> None:
-    error = kind("The thing broke.", remedy="Mend it.", port=9092, stream="purchases")
+    status = (409,) if kind is errors.HttpError else ()
+    error = kind(*status, "The thing broke.", remedy="Mend it.", port=9092, stream="purchases")
     for each in (error, pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(each) is kind
         assert str(each) == "The thing broke. Mend it."
@@ -65,6 +68,13 @@ def test_error_carries_message_remedy_and_details_also_through_pickle_and_copy(k
         )
         with pytest.raises(AttributeError):
             each.no_such_detail
+
+
+def test_http_error_keeps_its_status_and_headers_through_pickle() -> None:
+    plain = pickle.loads(pickle.dumps(errors.HttpError(409, "It is closed.", headers={"x-why": "late"})))
+    busy = pickle.loads(pickle.dumps(errors.BusyError("Too much.", retry_after_s=7)))
+    assert (plain.status, plain.headers) == (409, {"x-why": "late"})
+    assert (busy.status, busy.headers, busy.retry_after_s) == (503, {"retry-after": "7"}, 7)
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,18 @@ MIDDLE = {"tables", "stores", "links", "ingest", "pipelines"}
 ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "log": BASE | {"log"},
-    **{name: BASE | {"log"} | MIDDLE for name in MIDDLE},
-    # Spark is a process like the broker: Java, jars, files and locks are the substrate's.
-    "pipelines": BASE | {"log", "substrate"} | MIDDLE,
-    "services": BASE | {"log"} | MIDDLE,
-    "models": BASE | {"log"} | MIDDLE | {"services"},
+    "http": BASE,
+    **{name: BASE | {"log", "http"} | MIDDLE for name in MIDDLE},
+    # Spark is a process like the broker: Java, jars, files and locks are the substrate's. Tables need the locks.
+    "pipelines": BASE | {"log", "http", "substrate"} | MIDDLE,
+    "tables": BASE | {"log", "http", "substrate"} | MIDDLE,
+    "services": BASE | {"log", "http"} | MIDDLE,
+    "models": BASE | {"log", "http"} | MIDDLE | {"services"},
     # `log.admin` only, checked below; its own parts at will.
     "substrate": BASE | {"substrate", "log"},
     # What users see: the app ties the layers together, the test kit starts a site for it.
-    "app": BASE | {"log"} | MIDDLE | {"services", "models"},
-    "testing": BASE | {"log", "app", "substrate", "pipelines"},
+    "app": BASE | {"log", "http"} | MIDDLE | {"services", "models"},
+    "testing": BASE | {"log", "app", "substrate", "pipelines", "services"},
     "__init__": BASE | {"log", "app"} | MIDDLE | {"services", "models"},
 }
 TOP = {"console", "cli"}
@@ -83,6 +85,7 @@ def test_imports_of_the_package_follow_the_layers() -> None:
         ("substrate.broker", "headrace.log.producer.Producer"),
         ("app", "headrace.cli.main"),
         ("log.site", "headrace.App"),
+        ("http.server", "headrace.log.site.Site"),
     ],
 )
 def test_import_against_the_layers_is_found(module: str, name: str) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from headrace import settings as module
 from headrace.errors import NotFoundError, RunningError, SettingsError
-from headrace.settings import Settings, SiteSettings, load, read_properties
+from headrace.settings import HttpSettings, Settings, SiteSettings, load, read_properties
 
 
 def write(root: Path, text: str) -> Path:
@@ -72,6 +72,37 @@ def test_settings_in_the_environment_win_over_the_file(tmp_path: Path) -> None:
     assert (changed.site, changed.cache, changed.java_home) == ("other", Path("/env/cache"), Path("/env/java"))
     client = read(tmp_path, text, HEADRACE_CLIENT_BOOTSTRAP_SERVERS="env:9092").site_named().client
     assert client == {"bootstrap.servers": "env:9092", "client.rack": "file"}
+
+
+def test_http_settings_in_a_file_are_read(tmp_path: Path) -> None:
+    http = read(
+        tmp_path,
+        """
+        [http]
+        host = "0.0.0.0"
+        port = 0
+        names = ["desk.local"]
+        max_body = "2 MB"
+        max_connections = 10
+        max_requests = 5
+        rate = 2.5
+        head_timeout = "1 second"
+        body_timeout = "2 seconds"
+        idle_timeout = "3 seconds"
+        handler_timeout = "4 seconds"
+        require_tokens = true
+        """,
+    ).http
+    assert http == HttpSettings("0.0.0.0", 0, ("desk.local",), 2 * 1024**2, 10, 5, 2.5, 1.0, 2.0, 3.0, 4.0, True)
+    assert read(tmp_path).http == HttpSettings()
+
+
+def test_http_address_in_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    text = '[http]\nhost = "::1"\nport = 1234'
+    http = read(tmp_path, text, HEADRACE_HTTP_HOST="0.0.0.0", HEADRACE_HTTP_PORT="0").http
+    assert (http.host, http.port) == ("0.0.0.0", 0)
+    with pytest.raises(SettingsError, match=r"http.port is '80a'.*HEADRACE_HTTP_PORT"):
+        read(tmp_path, text, HEADRACE_HTTP_PORT="80a")
 
 
 def test_project_is_the_nearest_folder_upwards_with_a_file(
@@ -199,7 +230,7 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
     [
         (
             "broker = 1",
-            r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, spark, sites\.",
+            r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, spark, http, sites\.",
         ),
         (
             "[sites.main]\nbrokrs = 1",
@@ -219,6 +250,20 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
         ("[sites.main]\nport = 65536", r"sites.main.port is 65536"),
         ('[sites.main]\nheap = "big"', r"sites.main.heap: 'big' is not a size"),
         ("[sites.main]\nbroker = 1", r"sites.main.broker is not a table"),
+        ("http = 5", r"'http' in headrace.toml is not a table"),
+        (
+            "[http]\nprot = 1",
+            r"Unknown key 'prot' in \[http\] of headrace.toml; known are host, port, names, max_body",
+        ),
+        ("[http]\nport = 65536", r"http.port is 65536; a port is a number from 1 to 65535, or 0"),
+        ("[http]\nport = true", r"http.port is True"),
+        ('[http]\nnames = "desk"', r"http.names is 'desk', not a list of texts"),
+        ("[http]\nrate = -1", r"http.rate is -1; it is requests a second"),
+        ("[http]\nrate = nan", r"http.rate is nan"),
+        ('[http]\nmax_body = "big"', r"http.max_body: 'big' is not a size"),
+        ("[http]\nmax_requests = 0", r"http.max_requests is 0; it is a number from 1"),
+        ('[http]\nhead_timeout = "soon"', r"http.head_timeout: 'soon' is not a duration"),
+        ("[http]\nrequire_tokens = 1", r"http.require_tokens is 1"),
         (
             '[sites.main]\nsasl.username = "ann"\nclient.rack = "east"',
             r"Site 'main' has client options \(client.rack, sasl.username\) but no bootstrap.servers",

@@ -20,6 +20,7 @@ from typing import Any
 from headrace import settings as _settings
 from headrace.app import App
 from headrace.cli._load import load_app
+from headrace.cli._told import say, say_error
 from headrace.errors import HeadraceError, SubstrateError
 from headrace.pipelines.definition import Pipeline
 from headrace.settings import Settings
@@ -42,14 +43,8 @@ def main(arguments: str) -> int:
         app.use(settings, asked["site"])
         run(app, settings, asked, stop)
     except HeadraceError as error:
-        return _say_error(error)
+        return say_error(error)
     return 0
-
-
-def _say_error(error: HeadraceError) -> int:
-    name = type(error).__name__
-    say("error", message=error.message, remedy=error.remedy, exit_code=error.exit_code, name=name)
-    return error.exit_code
 
 
 def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Event) -> None:
@@ -126,10 +121,6 @@ def _write_status(folder: Path, pipelines: list[dict[str, Any]]) -> None:
     state = {"pid": os.getpid(), "at": time.time(), "pipelines": pipelines}
     with contextlib.suppress(OSError, SubstrateError):  # a full disk must not end the pipelines
         write_atomically(folder / STATUS, json.dumps(state).encode())
-
-
-def say(kind: str, **more: Any) -> None:
-    print(json.dumps({"kind": kind, **more}), flush=True)  # noqa: T201 - this is how the runner hears it
 
 
 if __name__ == "__main__":

@@ -12,33 +12,28 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace import errors
 from headrace.app import App
 from headrace.cli._context import Context
 from headrace.cli._load import load_app
 from headrace.cli._output import Format, Output, say_count, show_json, tell
 from headrace.cli._position import read_position
-from headrace.errors import (
-    DeliveryError,
-    HeadraceError,
-    NotFoundError,
-    ProcessError,
-    SettingsError,
-    StoreUnavailableError,
-    SubstrateError,
-    UnavailableError,
-)
+from headrace.cli._told import Worker
+from headrace.errors import NotFoundError, SettingsError
 from headrace.settings import Settings
 from headrace.substrate import apps
 from headrace.substrate import site as sites
 from headrace.substrate.process import ProcessSpec
 from headrace.substrate.supervisor import Event
 
-WORKER = "pipelines"
 START_S = 180.0
 GRACE_S = 60.0  # longer than the batches are given to finish
-# What another start may heal, if an earlier one has worked.
-_PASSING = (UnavailableError, DeliveryError, ProcessError, StoreUnavailableError)
+_SERVICE_WORDS = {
+    "started": "Service {element} {text}.",
+    "failed": "Service {element} failed in {text}",
+    "listening": "Listening on {text}; what there is: {text}/docs",
+    "restored": "Tables are restored: {text}.",
+    "note": "{text}",
+}
 _WORDS = {
     "started": "Pipeline {pipeline} works {text}.",
     "failed": "{text}",
@@ -53,7 +48,10 @@ _WORDS = {
 def run(
     context: typer.Context,
     path: Annotated[Path, typer.Argument(metavar="APP", help="A Python file, or a folder with an app.py.")],
-    only: Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this pipeline.")] = None,
+    only: Annotated[list[str] | None, typer.Option("--only", metavar="NAME", help="Only this one.")] = None,
+    instances: Annotated[
+        int, typer.Option("--instances", min=1, max=64, metavar="N", help="So many processes of the services.")
+    ] = 1,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget the checkpoint; begin at the start.")] = False,
     begin: Annotated[
         str | None, typer.Option("--from", metavar="POSITION", help="Forget the checkpoint; begin here.")
@@ -69,7 +67,7 @@ def run(
         raise SettingsError(
             "--fresh and --from forget how far a pipeline has come.", remedy="Name the pipelines: --only NAME"
         )
-    chosen = _chosen(app, only)
+    pipelines, services = _chosen(app, only)
     site = settings.site_named(found.site_name)
     started = False
     if site.embedded and not site.address_file.exists():
@@ -79,29 +77,34 @@ def run(
     try:
         app.create()
         app.close()
-        if not chosen:
-            tell(f"App {app.name} declares no pipelines: its streams are in the log, and that is all.")
+        about = {"app": str(path.resolve()), "root": str(settings.root), "site": found.site_name}
+        foreground = _Foreground(settings, app.name, output, ends_with="" if services else "pipelines")
+        if services or (app.tables and not only):
+            for number in range(1, instances + 1):
+                asked = {**about, "services": services, "instance": number}
+                foreground.add(f"services-{number}", "headrace.cli._services", asked)
+        if pipelines:
+            tell(f"Starting {say_count(len(pipelines), 'pipeline')} on Spark ({settings.spark.master}) …")
+            forget = {"fresh": fresh or begin is not None, "start": _start(begin)}
+            foreground.add("pipelines", "headrace.cli._worker", {**about, "pipelines": pipelines, **forget})
+        if not foreground.has_work:
+            tell(f"App {app.name} declares nothing that runs: its streams are in the log, and that is all.")
             return
-        asked = {
-            "app": str(path.resolve()),
-            "root": str(settings.root),
-            "site": found.site_name,
-            "pipelines": chosen,
-            "fresh": fresh or begin is not None,
-            "start": _start(begin),
-        }
-        _Foreground(settings, app.name, asked, output).run()
+        foreground.run()
     finally:
         if started:
             sites.down(settings)
 
 
-def _chosen(app: App, only: list[str] | None) -> list[str]:
+def _chosen(app: App, only: list[str] | None) -> tuple[list[str], list[str]]:
     for name in only or ():
-        if name not in app.pipelines:
-            known = ", ".join(app.pipelines) or "none"
-            raise NotFoundError(f"App {app.name!r} has no pipeline {name!r}.", remedy=f"It has: {known}.")
-    return list(only or app.pipelines)
+        if name not in app.pipelines and name not in app.services:
+            known = ", ".join([*app.pipelines, *app.services]) or "none"
+            raise NotFoundError(
+                f"App {app.name!r} has no pipeline or service {name!r}.", remedy=f"It has: {known}."
+            )
+    wanted = set(only or [*app.pipelines, *app.services])
+    return [name for name in app.pipelines if name in wanted], [name for name in app.services if name in wanted]
 
 
 def _start(begin: str | None) -> dict[str, str]:
@@ -122,103 +125,74 @@ def _start(begin: str | None) -> dict[str, str]:
 
 
 class _Foreground:
-    """Supervises the worker and shows what it says."""
+    """Supervises the app's processes and shows what they say."""
 
-    def __init__(self, settings: Settings, app: str, asked: dict[str, Any], output: Format) -> None:
+    def __init__(self, settings: Settings, app: str, output: Format, *, ends_with: str) -> None:
         self._settings = settings
         self._app = app
-        self._asked = asked
         self._output = output
-        self._log = settings.state / "logs" / f"{app}-pipelines.out"
-        self._file: Any = None
-        self._inode = _inode(self._log)  # what an earlier run said is not shown again
-        self._half_line = ""
-        self._ready = False
-        self._was_ready = False
-        self._done = False
-        self._error: dict[str, Any] | None = None
+        self._ends_with = ends_with  # whose end is the end of all: tables alone are no reason to go on
+        self._workers: list[Worker] = []
+        self._specs: list[ProcessSpec] = []
+        self._said_ready = False
+
+    def add(self, name: str, module: str, asked: dict[str, Any]) -> None:
+        """A process that runs this module of ours, told what to do as JSON."""
+        worker = Worker(name, self._settings.state / "logs" / f"{self._app}-{name}.out", self._heard)
+
+        def command() -> list[str]:
+            worker.starting()
+            told = json.dumps(asked)
+            asked["fresh"] = False  # a restart goes on; it does not begin anew
+            return [sys.executable, "-m", module, told]
+
+        self._workers.append(worker)
+        self._specs.append(
+            ProcessSpec(
+                name=name,
+                command=command,
+                output=worker.log,
+                fingerprint=uuid.uuid4().hex,  # what another run left is ended, not adopted: it may be older
+                ready=worker.is_ready,
+                folder=self._settings.root,
+                start_s=START_S,
+                grace_s=GRACE_S,
+            )
+        )
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._workers)
 
     def run(self) -> None:
-        spec = ProcessSpec(
-            name=WORKER,
-            command=self._command,
-            output=self._log,
-            fingerprint=uuid.uuid4().hex,  # what another run left behind is ended, not adopted: it may be older
-            ready=self._is_ready,
-            explain=self._explain,
-            folder=self._settings.root,
-            start_s=START_S,
-            grace_s=GRACE_S,
-        )
-        count = say_count(len(self._asked["pipelines"]), "pipeline")
-        tell(f"Starting {count} on Spark ({self._settings.spark.master}) …")
-        asyncio.run(apps.run(self._settings, self._app, [spec], on_event=self._on_event, look=self._look))
-        if self._error is not None and not self._done:
-            raise self._rebuilt(self._error)
-
-    def _command(self) -> list[str]:
-        self._ready = False
-        self._inode = _inode(self._log)
-        asked = dict(self._asked)
-        self._asked["fresh"] = False  # a restart goes on; it does not begin anew
-        return [sys.executable, "-m", "headrace.cli._worker", json.dumps(asked)]
-
-    async def _is_ready(self) -> bool:
-        self._look()
-        if self._error is not None:
-            raise self._rebuilt(self._error)
-        return self._ready or self._done
+        asyncio.run(apps.run(self._settings, self._app, self._specs, on_event=self._on_event, look=self._look))
+        for worker in self._workers:
+            if worker.error is not None and not worker.done:
+                raise worker.error
 
     def _look(self) -> bool:
-        """Show what the worker has said since the last time; True when it has done all its work."""
-        self._read()
-        if _inode(self._log) not in (0, self._inode):
-            self._inode = _inode(self._log)
-            self._file, self._half_line = self._log.open(errors="replace"), ""
-            self._read()
-        return self._done or self._error is not None
-
-    def _read(self) -> None:
-        while self._file is not None and (text := self._file.readline()):
-            line, self._half_line = self._half_line + text, ""
-            if not line.endswith("\n"):
-                self._half_line = line
-            elif line.startswith("{"):
-                self._heard(json.loads(line))
+        """Show what was said since the last time; True when all is done, or something cannot be."""
+        ended = [worker.look() for worker in self._workers]
+        if not self._said_ready and all(worker.was_ready for worker in self._workers):
+            self._said_ready = True
+            if self._output is Format.TEXT:
+                tell("Press Ctrl-C to stop.")
+        is_done = any(worker.name == self._ends_with and worker.done for worker in self._workers)
+        return is_done or all(ended) or any(worker.error is not None for worker in self._workers)
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
-        if kind == "error":
-            if not self._was_ready or not isinstance(self._rebuilt(event), _PASSING):
-                self._error = event
-            elif self._output is Format.TEXT:
-                tell(event["message"])
-        elif kind == "ready":
-            self._ready = self._was_ready = True
-            if self._output is Format.TEXT:
-                tell("Press Ctrl-C to stop.")
-        elif kind == "done":
-            self._done = True
         if self._output is Format.JSON:
             show_json(event)
-        elif kind in _WORDS:
-            tell(_WORDS[kind].format(pipeline=event.get("pipeline", ""), text=event.get("text", "")))
+        elif kind == "passing":
+            tell(event["message"])
+        else:
+            words = _SERVICE_WORDS if "element" in event else _WORDS
+            if kind in words:
+                tell(words[kind].format(**event))
 
     def _on_event(self, event: Event) -> None:
-        if event.kind in ("died", "waiting") and self._output is Format.TEXT and not self._done:
-            tell(f"The pipelines' process: {event.text}")
-
-    def _explain(self) -> SubstrateError | None:
-        return None
-
-    def _rebuilt(self, event: dict[str, Any]) -> HeadraceError:
-        kind = getattr(errors, event["name"], HeadraceError)
-        error: HeadraceError = kind(event["message"], remedy=event["remedy"])
-        return error
-
-
-def _inode(path: Path) -> int:
-    try:
-        return path.stat().st_ino
-    except OSError:
-        return 0
+        if event.kind in ("died", "waiting") and self._output is Format.TEXT:
+            worker = next((each for each in self._workers if each.name == event.name), None)
+            if worker is None or not worker.done:
+                tell(f"The process {event.name}: {event.text}")

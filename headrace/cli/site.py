@@ -74,10 +74,13 @@ def status(context: typer.Context, output: Output = Format.TEXT) -> None:
     """Show what runs, where, and how it is."""
     settings = context.ensure_object(Context).settings
     found = sites.status(settings)
-    pipelines = _pipelines(settings)
+    pipelines, services = _pipelines(settings), _services(settings)
     if output is Format.JSON:
         of_app = {f"{app}-{WORKER}": rows for app, rows in pipelines.items()}
-        extra = [{"pipelines": of_app[each.name]} if each.name in of_app else {} for each in found]
+        extra: list[dict[str, Any]] = [
+            {"pipelines": of_app[each.name]} if each.name in of_app else services.get(each.name, {})
+            for each in found
+        ]
         show_json([{**asdict(each), **more} for each, more in zip(found, extra, strict=True)])
         return
     clusters = [site for site in settings.sites.values() if not site.embedded]
@@ -124,6 +127,38 @@ def status(context: typer.Context, output: Output = Format.TEXT) -> None:
             ],
             right=["IN/S", "LAG", "LATENCY", "STATE ROWS", "RESTARTS"],
         )
+
+    if services:
+        say()
+        show_rows(
+            ["ELEMENT", "KIND", "INSTANCE", "ADDRESS", "IN HAND", "BEHIND", "PAUSED"],
+            [
+                (
+                    each["name"],
+                    each["kind"],
+                    process,
+                    said["address"],
+                    each.get("in_hand", "-"),
+                    each.get("behind", "-"),
+                    ", ".join(each.get("paused", ())) or "-",
+                )
+                for process, said in services.items()
+                for each in said["elements"]
+            ],
+            right=["IN HAND", "BEHIND"],
+        )
+
+
+def _services(settings: Settings) -> dict[str, dict[str, Any]]:
+    """What the instances of running apps last said of their services and tables, by process."""
+    found = {}
+    for app, record in apps.running(settings):
+        if record.name.startswith("services-") and record.process() is not None:
+            with contextlib.suppress(OSError, ValueError):
+                said = json.loads((settings.state / "apps" / app / f"status-{record.name}.json").read_text())
+                if said["pid"] == record.pid:
+                    found[f"{app}-{record.name}"] = {name: said[name] for name in ("address", "elements")}
+    return found
 
 
 def _pipelines(settings: Settings) -> dict[str, list[dict[str, Any]]]:

@@ -19,6 +19,7 @@ from headrace.cli._load import load_app
 from headrace.cli._output import Format, Output, show_json, show_rows, tell
 from headrace.errors import DefinitionError, HeadraceError
 from headrace.settings import Settings
+from headrace.tables.table import Table
 
 
 def sql(
@@ -32,6 +33,10 @@ def sql(
     found = context.ensure_object(Context)
     app = load_app(path)
     app.use(found.settings, found.site_name)
+    tables = _tables(app, found.settings, query)
+    if tables and not live:
+        _answer_tables(app, found.settings, query, tables, output)
+        return
     from headrace.pipelines.session import start_session, stop_session
 
     streams, lakes = _sources(app, found.settings, query)
@@ -47,6 +52,31 @@ def sql(
     finally:
         stop_session()
         app.close()
+
+
+def _tables(app: App, settings: Settings, query: str) -> list[Table[Any]]:
+    """The tables a query asks, if it asks tables only: then no Spark is needed."""
+    from headrace.pipelines.sql import named_in
+
+    streams, lakes = _sources(app, settings, query)
+    known = {name: app.streams[name] for name in named_in(query, app.streams)}
+    found = [each for each in known.values() if isinstance(each, Table)]
+    return found if len(found) == len(streams) and not lakes else []
+
+
+def _answer_tables(app: App, settings: Settings, query: str, tables: list[Table[Any]], output: Format) -> None:
+    from headrace.tables.sql import ask
+
+    app.create()
+    try:
+        columns, rows = ask(query.strip().rstrip(";"), tables, app.site, settings.state / "tables" / app.name)
+    finally:
+        app.close()
+    if output is Format.JSON:
+        for row in rows:
+            show_json(dict(zip(columns, row, strict=True)))
+    else:
+        show_rows(columns, rows)
 
 
 def _sources(app: App, settings: Settings, query: str) -> tuple[list[str], list[str]]:

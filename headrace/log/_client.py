@@ -63,6 +63,7 @@ def options(site: SiteSettings, **extra: Any) -> dict[str, Any]:
         "reconnect.backoff.ms": 50,
         "reconnect.backoff.max.ms": 1000,
         "socket.timeout.ms": 15000,
+        "socket.nagle.disable": True,  # a small request does not wait for the answer to the one before
         **site.client_options(),
         **{name.replace("_", "."): value for name, value in extra.items()},
     }

@@ -211,6 +211,13 @@ class Admin:
             [TopicPartition(name, p) for p in range(self.partition_counts()[name])], OffsetSpec.latest()
         )
 
+    def identity(self, name: str) -> tuple[str, str]:
+        """The ids of the cluster and of a stream: both differ if it was deleted and made again."""
+        self.must_exist(name)
+        topics = self.finish(self.kafka.describe_topics(TopicCollection([name])), "Streams")
+        cluster = self.call("The log", lambda: self.kafka.list_topics(timeout=_client.REQUEST_TIMEOUT_S))
+        return str(cluster.cluster_id), str(topics[name].topic_id)
+
     def stream(self, name: str) -> Stream[Any]:
         """A stream of the log, typed by its newest schema; NotFoundError if there is none of this name."""
         check_name(name)

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 from confluent_kafka import Consumer as KafkaConsumer
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -40,6 +40,20 @@ _BATCH = 500
 _END = -1
 
 
+SKIPPED = -1  # what a message says of the next position when there is nothing to handle
+
+
+class Sharing(NamedTuple):
+    """For a reader that has several messages in hand at a time, and says by `done` how far all are handled.
+
+    It is told, in the thread that fetches, which waits, when the group gives it partitions or takes them away;
+    and it is handed what others never see, bad records and replays for others, as messages to be skipped.
+    """
+
+    assigned: Callable[[list[tuple[str, int]]], None]
+    revoked: Callable[[list[tuple[str, int]]], None]
+
+
 class Consumer(Generic[R]):
     """Reads records from streams.
 
@@ -62,6 +76,7 @@ class Consumer(Generic[R]):
         metrics: Metrics | None = None,
         bad_record: Callable[[Message[R], DecodeError], None] | None = None,
         lost_records: Callable[[LostRecordsError], None] | None = None,
+        sharing: Sharing | None = None,
     ) -> None:
         check_choices(streams, start, until, delivery, group)
         self.group = group
@@ -71,6 +86,7 @@ class Consumer(Generic[R]):
         self._delivery = delivery
         self._bad_record = bad_record
         self._lost_records = lost_records
+        self._sharing = sharing
         self._ends: dict[tuple[str, int], int] | None = None if until is None else {}
         self._done: dict[tuple[str, int], int] = {}
         self._positions: dict[tuple[str, int], int] = {}
@@ -144,8 +160,23 @@ class Consumer(Generic[R]):
         seconds = timeout if isinstance(timeout, int | float) else duration(timeout).total_seconds()
         self._fetch(max_records, seconds)
         messages = [self._ready.popleft() for _ in range(min(max_records, len(self._ready)))]
-        self._pending = messages
+        if self._sharing is None:
+            self._pending = messages
         return messages
+
+    def done(self, positions: Mapping[tuple[str, int], int]) -> None:
+        """Say up to which offset everything has been handled, by stream and partition; from any thread."""
+        kept = [TopicPartition(*place, offset) for place, offset in positions.items() if place in self._positions]
+        self._positions |= {(each.topic, each.partition): each.offset for each in kept}
+        self._store(kept)
+
+    def pause(self, places: Sequence[tuple[str, int]]) -> None:
+        """Fetch no more from these until `resume`; what was fetched is dropped and comes again."""
+        held = [TopicPartition(*place) for place in places if place in self._positions]
+        self._kafka.pause(held)
+
+    def resume(self, places: Sequence[tuple[str, int]]) -> None:
+        self._kafka.resume([TopicPartition(*place) for place in places if place in self._positions])
 
     def seek(self, start: Start) -> None:
         """Go to another position in every partition this consumer has; what comes next starts there."""
@@ -260,6 +291,10 @@ class Consumer(Generic[R]):
             if self._is_past_end(message):
                 continue
             if self.group is not None and not self._is_wanted(message):
+                if self._sharing is not None:
+                    message._next = SKIPPED
+                    messages.append(message)
+                    continue
                 # It is done when the one before it is, which has not even been handed out yet.
                 if last is None:
                     last = {(each.stream, each.partition): each for each in messages}
@@ -390,6 +425,8 @@ class Consumer(Generic[R]):
             fresh = self._begin([p for p in committed if p.offset < 0])
             kafka.incremental_assign([*known, *fresh])
             self._positions |= {(p.topic, p.partition): p.offset for p in (*known, *fresh)}
+            if self._sharing is not None:
+                self._sharing.assigned([(p.topic, p.partition) for p in partitions])
         except Exception as error:  # raised to the reader by `batch`, not through librdkafka's C code
             self._problem = error
 
@@ -423,6 +460,8 @@ class Consumer(Generic[R]):
         # Called from within `_poll`, when everything handed out before has been handled and stored.
         # But when it closes after a failure, what is in hand has not: then only the rest may count.
         try:
+            if self._sharing is not None:
+                self._sharing.revoked([(p.topic, p.partition) for p in partitions])
             self._commit_done()
         except LogError as error:
             _client.logger.warning("commit on revoke: %s", error)
@@ -432,11 +471,16 @@ class Consumer(Generic[R]):
         # Another member has them by now: committing would move it back.
         for each in partitions:
             self._done.pop((each.topic, each.partition), None)
+        if self._sharing is not None:
+            self._sharing.revoked([(p.topic, p.partition) for p in partitions])
         self._unassign(kafka, partitions)
 
     def _unassign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
-        for each in partitions:
-            self._positions.pop((each.topic, each.partition), None)
+        gone = {(each.topic, each.partition) for each in partitions}
+        for place in gone:
+            self._positions.pop(place, None)
+        if self._sharing is not None:
+            self._ready = deque(m for m in self._ready if (m.stream, m.partition) not in gone)
         kafka.incremental_unassign(partitions)
 
     # Trouble.

@@ -79,7 +79,10 @@ class Message(msgspec.Struct, Generic[R], gc=False, eq=False):
     @property
     def id(self) -> str:
         """The record's `ce_id`, or its place if whoever wrote it gave none."""
-        return self.headers.get("ce_id") or f"{self.stream}/{self.partition}/{self.offset}"
+        for name, value in self._kafka.headers() or ():
+            if name == "ce_id" and value:
+                return value.decode(errors="replace")  # type: ignore[no-any-return]
+        return f"{self.stream}/{self.partition}/{self.offset}"
 
     def __repr__(self) -> str:
         return f"<Message {self.stream}[{self.partition}]@{self.offset} key={self.key!r}>"

@@ -469,16 +469,15 @@ def _too_large(target: _Target, size: int) -> TooLargeError:
     )
 
 
-_tick = (0, "")
+_second = (0, "")
 
 
 def _now_text() -> str:
-    """The time as CloudEvents writes it, to a tenth of a millisecond; made once for all records of a tick."""
-    global _tick
-    now = time.time_ns() // 100_000
-    tick, text = _tick
-    if tick != now:
-        seconds, rest = divmod(now, 10_000)
-        text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:04d}Z"
-        _tick = (now, text)
-    return text
+    """The time as CloudEvents writes it, to a tenth of a millisecond."""
+    global _second
+    seconds, rest = divmod(time.time_ns() // 100_000, 10_000)
+    second, text = _second
+    if second != seconds:
+        text = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}."
+        _second = (seconds, text)
+    return f"{text}{rest:04d}Z"

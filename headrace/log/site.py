@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import DecodeError, HeadraceError
 from headrace.log.admin import Admin
-from headrace.log.consumer import Consumer
+from headrace.log.consumer import Consumer, Sharing
 from headrace.log.deadletter import DeadLetters
 from headrace.log.message import Message
 from headrace.log.offsets import Delivery, Start
@@ -88,6 +88,7 @@ class Site:
         until: Any = None,
         delivery: Delivery = "at_least_once",
         options: Mapping[str, Any] | None = None,
+        sharing: Sharing | None = None,
     ) -> Consumer[R]:
         """A consumer; with a group, bad records go to the dead letters and lost ones are reported."""
         if group is None:
@@ -110,6 +111,7 @@ class Site:
             metrics=self.reporter.metrics(group),
             bad_record=bad_record,
             lost_records=lambda error: self.reporter.exception(group, "read", error),
+            sharing=sharing,
         )
 
     def dead_letters(self, element: str) -> DeadLetters:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.errors import DefinitionError
+from headrace.log.cause import cause_of_publishing
 from headrace.records import Codec, type_of
 
 if TYPE_CHECKING:
@@ -87,8 +88,11 @@ class Stream(Generic[R]):
         """Write one record through the process's shared low-latency producer.
 
         Delivery: idempotent, acknowledged by all in-sync replicas. Ordering: per key. Threads: from any
-        thread or event loop; `await` the Ack or call its `result()`. On failure: the Ack raises.
+        thread or event loop; `await` the Ack or call its `result()`. On failure: the Ack raises. What a service's
+        handler publishes has an id made of that of the record it handles, so that doing it again doubles nothing.
         """
+        if id is None and (cause := cause_of_publishing.get()) is not None:
+            id = cause.next_id()
         return self._site().shared_producer().send(self, record, key=key, id=id, headers=headers)
 
     def create(self) -> None:

@@ -81,10 +81,14 @@ def raw_source(
     return reader.format("kafka").options(**settings).load()
 
 
-def judged(raw: DataFrame, stream: Stream[Any], reading: Reading, *, explain: bool = False) -> DataFrame:
+def judged(
+    raw: DataFrame, stream: Stream[Any], reading: Reading, *, explain: bool = False, counted: bool = False
+) -> DataFrame:
     """The raw records with the columns `record` (a struct) and `bad`.
 
-    To be explained, they also have their `value` and the column `problem`: why it is no record, else NULL.
+    To be explained, they also have their `value` and the column `problem`: why it is no record, else NULL. Spark
+    would read the JSON once for each filter that follows, if nothing stood in between: counting does, otherwise a
+    generator is put there.
     """
     mine = raw.where(F.col("value").isNotNull() & _for_me(reading.element))
     if reading.quarantined:
@@ -102,9 +106,8 @@ def judged(raw: DataFrame, stream: Stream[Any], reading: Reading, *, explain: bo
         return mine.select(*kept, record, F.lit(False).alias("bad"), nothing)
     schema = stream.codec.schema
     text = mine.select(*kept, F.col("value").cast("string").alias("text"))
-    # The generator keeps Spark from reading the JSON once for each filter that the function applies.
     parsed = F.from_json("text", columns.json_type(schema), columns.JSON_OPTIONS)
-    read = text.select(*kept, "text", F.explode(F.array(parsed)).alias("parsed"))
+    read = text.select(*kept, "text", (parsed if counted else F.explode(F.array(parsed))).alias("parsed"))
     return read.select(
         *kept,
         F.struct(*columns.read_fields(schema, F.col("parsed"))).alias("record"),
@@ -124,7 +127,7 @@ def source(raw: DataFrame, stream: Stream[Any], reading: Reading, *, observe: st
 
 def with_hidden(raw: DataFrame, stream: Stream[Any], reading: Reading, *, observe: str = "") -> DataFrame:
     """The record's columns, the metadata if it was asked for, and the hidden columns."""
-    found = judged(raw, stream, reading)
+    found = judged(raw, stream, reading, counted=bool(observe))
     if observe:
         found = found.observe(observe, F.count("*").alias("all"), F.count_if("bad").alias("bad"))
     fields = ["value"] if stream.codec.is_bytes else columns.struct_type(stream.codec.schema).names

@@ -109,7 +109,7 @@ def properties(site: SiteSettings, state: SiteState, node: int) -> dict[str, str
         "group.consumer.min.heartbeat.interval.ms": "100",
         "group.consumer.heartbeat.interval.ms": "300",
         "group.consumer.min.session.timeout.ms": "1000",
-        "group.consumer.session.timeout.ms": "10000",
+        "group.consumer.session.timeout.ms": "5000",
         **site.broker,
     }
 

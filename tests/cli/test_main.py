@@ -26,6 +26,7 @@ COMMANDS = {
     "group list", "group describe", "group seek",
     "dlq list", "dlq show", "dlq replay", "dlq drop",
     "schema list", "schema show", "schema check",
+    "token add", "token list", "token remove",
 }  # fmt: skip
 
 

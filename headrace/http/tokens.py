@@ -1,0 +1,174 @@
+"""Bearer tokens: who may ask, kept as hashes in a file of the project that only its owner can read.
+
+A token is 256 random bits, so that a plain SHA-256 of it cannot be turned back. The file is read again when it
+changes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import os
+import re
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+
+import msgspec
+
+from headrace.clock import Clock, SystemClock
+from headrace.errors import DefinitionError, NotFoundError, SettingsError
+from headrace.records import Record
+
+_CHECK_EVERY_S = 1.0
+_NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
+_SCOPE = re.compile(r"[a-z][a-z0-9_-]*(:[\w.-]+)?", re.ASCII)
+
+
+class Token(Record):
+    """What is kept of a token."""
+
+    name: str
+    hash: str
+    scopes: frozenset[str]
+    created: datetime
+    expires: datetime | None = None
+
+    def is_valid(self, now: datetime) -> bool:
+        return self.expires is None or now < self.expires
+
+
+class _File(Record):
+    tokens: list[Token]
+
+
+class Tokens:
+    """The tokens in one file; an absent file is one without tokens."""
+
+    def __init__(self, path: Path, *, clock: Clock | None = None) -> None:
+        self.path = path
+        self._clock = clock or SystemClock()
+        self._known: dict[str, Token] = {}
+        self._hashes: list[bytes] = []
+        self._stamp: tuple[int, ...] | None = None
+        self._next_check_s = 0.0
+
+    def all(self) -> list[Token]:
+        """Every token, by name; SettingsError if the file is damaged, or open to others."""
+        try:
+            with self.path.open("rb") as file:
+                if os.fstat(file.fileno()).st_mode & 0o077:
+                    raise SettingsError(
+                        f"{self.path} is open to others.", remedy=f"Close it with: chmod 600 {self.path}"
+                    )
+                found = msgspec.json.decode(file.read(), type=_File)
+        except FileNotFoundError:
+            return []
+        except msgspec.MsgspecError as error:
+            raise SettingsError(
+                f"{self.path} is damaged: {error}.", remedy="Remove it, and add the tokens again."
+            ) from None
+        except OSError as error:
+            raise SettingsError(
+                f"{self.path} cannot be read: {error.strerror}.", remedy="Check its permissions."
+            ) from None
+        return sorted(found.tokens, key=lambda token: token.name)
+
+    def add(self, name: str, scopes: Iterable[str], *, expires: timedelta | None = None) -> str:
+        """Make a token; its text is only here, never again."""
+        scopes = frozenset(scopes)
+        if not _NAME.fullmatch(name):
+            raise DefinitionError(f"{name!r} is not a name for a token.", remedy="Use letters, digits and -._")
+        for scope in scopes:
+            if not _SCOPE.fullmatch(scope):
+                raise DefinitionError(
+                    f"{scope!r} is not a scope.", remedy="Use read, write, admin, or read:<name>."
+                )
+        if not scopes:
+            raise DefinitionError(f"Token {name!r} has no scope.", remedy="Give it one: --scope read")
+        text = f"hr_{secrets.token_urlsafe(32)}"
+        now = self._clock.now().replace(microsecond=0)
+        try:
+            until = now + expires if expires else None
+        except OverflowError:
+            raise DefinitionError(
+                f"Token {name!r} would expire after the year 9999.", remedy="Leave its expiry out."
+            ) from None
+        with self._changing() as tokens:
+            if name in tokens:
+                raise DefinitionError(
+                    f"There is a token {name!r} already.", remedy=f"Remove it first: headrace token remove {name}"
+                )
+            tokens[name] = Token(name=name, hash=_hash(text), scopes=scopes, created=now, expires=until)
+        return text
+
+    def remove(self, name: str) -> None:
+        """Make a token worthless; running servers notice within two seconds."""
+        with self._changing() as tokens:
+            if name not in tokens:
+                raise NotFoundError(
+                    f"There is no token {name!r}.", remedy="See what there is with: headrace token list"
+                )
+            del tokens[name]
+
+    def find(self, text: str) -> Token | None:
+        """The token with this text, unless it has expired. Takes the same time whether there is one or not."""
+        self._refresh()
+        asked = _hash(text).encode()
+        found = None
+        for known in self._hashes:
+            if hmac.compare_digest(known, asked):
+                found = known
+        if found is None:
+            return None
+        return self.still(self._known[found.decode()])
+
+    def still(self, token: Token) -> Token | None:
+        """The same token as it is now; None if it was removed or has expired."""
+        self._refresh()
+        current = self._known.get(token.hash)
+        return current if current is not None and current.is_valid(self._clock.now()) else None
+
+    def _refresh(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_check_s:
+            return
+        self._next_check_s = now_s + _CHECK_EVERY_S
+        try:
+            status = self.path.stat()
+            stamp: tuple[int, ...] = (status.st_mtime_ns, status.st_size, status.st_ino)
+        except OSError:
+            stamp = ()
+        if stamp != self._stamp:
+            try:
+                tokens = self.all()
+            except SettingsError:
+                tokens = []  # nobody is let in on the word of a file that cannot be trusted
+            self._known = {token.hash: token for token in tokens}
+            self._hashes = [token.hash.encode() for token in tokens]
+            self._stamp = stamp
+
+    @contextmanager
+    def _changing(self) -> Iterator[dict[str, Token]]:
+        """The tokens by name, to be changed; written at the end, whole or not at all."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            tokens = {token.name: token for token in self.all()}
+            yield tokens
+            draft = self.path.with_suffix(".new")
+            draft.unlink(missing_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                data = msgspec.json.encode(_File(tokens=list(tokens.values())), order="deterministic")
+                file.write(msgspec.json.format(data, indent=2) + b"\n")
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.path)
+
+
+def _hash(text: str) -> str:
+    return sha256(text.encode("utf-8", "surrogateescape")).hexdigest()

@@ -1,0 +1,1 @@
+"""Services: asyncio handlers on streams and on HTTP, sessions with state, beside local tables."""

@@ -1,0 +1,463 @@
+"""A table's local copy: what its stream's records make of it, and who waits for that.
+
+`Copy` turns records into changes of its store and answers reads. It has no thread of its own: a `Follower`
+(restore.py) feeds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import xxhash
+
+from headrace.errors import BufferFullError, DecodeError, HeadraceError, RunningError
+from headrace.log.stream import Stream
+from headrace.metrics import Metrics
+from headrace.tables import store as _store
+from headrace.tables.store import HEAD_BYTES, Damaged, Entry, LmdbStore, stored_key
+
+R = TypeVar("R")
+
+IDS_KEPT = 100_000  # of each partition: a record that comes again after more others is taken for new
+_CHUNK = 500
+_SUBSCRIBED_MAX = 10_000
+_CE_ID_AT = 3  # where our producers put it among a record's headers
+
+
+class Change(NamedTuple):
+    """A key's new value as it is in the log; None if it was deleted."""
+
+    key: bytes
+    value: bytes | None
+    partition: int
+    offset: int
+    time_ms: int
+
+
+class Batch:
+    """What some records change; collected until it is worth a transaction."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, bytes | None] = {}
+        self.deleted: list[tuple[bytes, int]] = []
+        self.positions: dict[int, int] = {}
+        self.ids: dict[int, tuple[int, list[int]]] = {}
+        self.changes: list[Change] = []
+        self.size_bytes = 0
+
+
+class Copy(Generic[R]):
+    """One table in this process.
+
+    Reads are for the thread of the event loop; `take` and `write` for the follower's.
+    """
+
+    def __init__(
+        self,
+        table: Stream[R],
+        store: LmdbStore,
+        metrics: Metrics,
+        *,
+        time_to_live_s: float | None = None,
+        on_bad: Callable[[DecodeError, Any], None] = lambda error, message: None,
+    ) -> None:
+        self.table = table
+        self.store = store
+        self.history = store.about.history
+        self.owned: frozenset[int] | None = None  # None: all partitions
+        self._decode = table.codec.decode
+        self._time_to_live_s = time_to_live_s
+        self._on_bad = on_bad
+        self.on_damaged: Callable[[], None] = lambda: None
+        self._is_damaged = False
+        self._time_of = _time_function(table)
+        stored = store.positions()
+        self.positions = {partition: offset for partition, (offset, _) in stored.items()}
+        self.written = dict(self.positions)  # what `positions` will be as soon as the event loop hears of it
+        self._complete_at = {partition: at_s for partition, (_, at_s) in stored.items()}
+        self._opened_at = time.time()
+        self.ends: dict[int, int] = {}  # where each partition ended when last heard of
+        self._seen = {partition: _Seen(hashes) for partition, hashes in store.ids().items()}
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._failure: HeadraceError | None = None
+        self._subscriptions: set[Subscription] = set()
+        self._records_in = metrics.counter("records_in")
+        self._duplicates = metrics.counter("duplicates")
+        self._bad = metrics.counter("bad_records")
+        store.renew()
+
+    # What records change: the follower's thread.
+
+    def take(self, messages: Iterable[Any], batch: Batch, *, restoring: bool) -> None:
+        """Add what these records, in their order, change."""
+        if self.history:
+            self._take_history(messages, batch)
+        elif restoring and not self._subscriptions:
+            self._take_quickly(messages, batch)
+        else:
+            self._take_each(messages, batch)
+
+    def _take_quickly(self, messages: Iterable[Any], batch: Batch) -> None:
+        """Far behind the end, only each key's last record matters, and ids do not."""
+        entries, positions, ends = batch.entries, batch.positions, self.ends
+        make = _store.entry
+        count = 0
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            positions[partition] = offset + 1
+            count += 1
+            key, value = message.key(), message.value()
+            if key is None:
+                continue
+            if ends.get(partition, 0) - offset <= IDS_KEPT and not self._is_new(message, partition, offset, batch):
+                continue
+            if value is None:
+                entries[stored_key(key)] = None
+                continue
+            if not self._is_good(value, message):
+                continue
+            stored, entry = make(key, value, partition, offset, message.timestamp()[1])
+            entries[stored] = entry
+            batch.size_bytes += len(entry)
+        self._records_in.add(count)
+
+    def _take_each(self, messages: Iterable[Any], batch: Batch) -> None:
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            batch.positions[partition] = offset + 1
+            self._records_in.add()
+            key, value = message.key(), message.value()
+            if key is None or not self._is_new(message, partition, offset, batch):
+                continue
+            time_ms = message.timestamp()[1]
+            if value is None:
+                batch.entries[stored_key(key)] = None
+            elif self._is_good(value, message):
+                stored, entry = _store.entry(key, value, partition, offset, time_ms)
+                batch.entries[stored] = entry
+                batch.size_bytes += len(entry)
+            else:
+                continue
+            if self._subscriptions:
+                batch.changes.append(Change(key, value, partition, offset, time_ms))
+
+    def _take_history(self, messages: Iterable[Any], batch: Batch) -> None:
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            batch.positions[partition] = offset + 1
+            self._records_in.add()
+            key, value = message.key(), message.value()
+            if key is None or not self._is_new(message, partition, offset, batch):
+                continue
+            time_ms = message.timestamp()[1]
+            if value is None:
+                batch.deleted.append((key, offset))
+            else:
+                try:
+                    time_us = self._time_of(self._decode(value), time_ms)
+                except DecodeError as error:
+                    self._refuse(error, message)
+                    continue
+                stored = _store.history_key(key, time_us, id_hash(message) if self.table.time else offset)
+                _, entry = _store.entry(key, value, partition, offset, time_ms, with_key=b"\0" in key)
+                batch.entries[stored] = entry
+                batch.size_bytes += len(entry)
+            if self._subscriptions:
+                batch.changes.append(Change(key, value, partition, offset, time_ms))
+
+    def _is_new(self, message: Any, partition: int, offset: int, batch: Batch) -> bool:
+        """False for a record whose id was there before: a writer that was not sure has sent it again."""
+        seen = self._seen.get(partition)
+        if seen is None:
+            seen = self._seen[partition] = _Seen(())
+        found = id_hash(message)
+        if not seen.add(found):
+            self._duplicates.add()
+            return False
+        batch.ids.setdefault(partition, (offset, []))[1].append(found)
+        return True
+
+    def _is_good(self, value: bytes, message: Any) -> bool:
+        try:
+            self._decode(value)
+        except DecodeError as error:
+            self._refuse(error, message)
+            return False
+        return True
+
+    def _refuse(self, error: DecodeError, message: Any) -> None:
+        self._bad.add()
+        self._on_bad(error, message)
+
+    def write(self, batch: Batch, *, now_s: float) -> None:
+        """Make a batch durable."""
+        positions = {}
+        for partition, offset in batch.positions.items():
+            if offset >= self.ends.get(partition, 0):
+                self._complete_at[partition] = now_s
+            positions[partition] = (offset, self._complete_at.get(partition, self._opened_at))
+        if self.history:
+            kept = self._time_to_live_s
+            self.store.write_history(
+                {stored: entry for stored, entry in batch.entries.items() if entry is not None},
+                batch.deleted,
+                positions,
+                batch.ids,
+                keep_ids=IDS_KEPT,
+                expired_before_us=None if kept is None else int((now_s - kept) * 1_000_000),
+            )
+        else:
+            self.store.write(batch.entries, positions, batch.ids, keep_ids=IDS_KEPT)
+        self.written |= batch.positions
+
+    def advance(self, changes: Sequence[Change]) -> None:
+        """Let reads see what was written, and tell those who wait. In the event loop's thread."""
+        written = dict(self.written)  # before renewing: never say that something can be read which cannot
+        self.store.renew()
+        self.positions |= written
+        if self._waiting:
+            still = []
+            for waiting in self._waiting:
+                partition, offset, future = waiting
+                if self.positions.get(partition, 0) <= offset:
+                    still.append(waiting)
+                elif not future.done():
+                    future.set_result(None)
+            self._waiting = still
+        for subscription in self._subscriptions if changes else ():
+            subscription._heard(changes)
+
+    def fail(self, error: HeadraceError) -> None:
+        """Tell those who wait for records and changes that none will come. In the event loop's thread."""
+        self._failure = error
+        for _, _, future in self._waiting:
+            if not future.done():
+                future.set_exception(error)
+        self._waiting = []
+        for subscription in self._subscriptions:
+            subscription._fail(error)
+
+    # Reading: the event loop's thread.
+
+    def get(self, key: bytes) -> R | None:
+        if self.history:
+            found = self.entry(key)
+            return None if found is None else self._decode(found.value)
+        try:
+            raw = self.store.get(key)
+        except Damaged:
+            raise self.damaged() from None
+        return None if raw is None else self._decode(raw[HEAD_BYTES:])
+
+    def entry(self, key: bytes) -> Entry | None:
+        """The same with its place in the log."""
+        try:
+            if self.history:
+                return self._latest(key)
+            start = stored_key(key)
+            found = self.store.scan(start, start + b"\0", 1)
+        except Damaged:
+            raise self.damaged() from None
+        return found[0] if found else None
+
+    def damaged(self) -> RunningError:
+        """Have the copy made anew; what is to be raised until it is."""
+        error = RunningError(
+            f"Table {self.table.name!r} is being made anew: its store was damaged.", remedy="Try again shortly."
+        )
+        if not self._is_damaged:
+            self._is_damaged = True
+            for subscription in self._subscriptions:
+                subscription._fail(error)
+            self.on_damaged()
+        return error
+
+    def succeed(self, old: Copy[R]) -> None:
+        """Take the place of a copy that was damaged: those who wait for records there wait here."""
+        self.owned = old.owned
+        self._waiting += old._waiting
+        self.advance(())
+
+    def entries(self, start: bytes, end: bytes | None, limit: int | None = None) -> Iterator[Entry]:
+        """Entries by key, a part at a time; with history, the latest of each key."""
+        found = (self._latest_of_each if self.history else self._chunks)(start, end)
+        owned = self.owned
+        here = found if owned is None else (each for each in found if each.partition in owned)
+        return itertools.islice(here, limit)
+
+    def _chunks(self, start: bytes, end: bytes | None) -> Iterator[Entry]:
+        after = None
+        while True:
+            try:
+                chunk = self.store.scan(start, end, _CHUNK, after=after)
+            except Damaged:
+                raise self.damaged() from None
+            yield from chunk
+            if len(chunk) < _CHUNK:
+                return
+            after = chunk[-1].stored
+
+    def _latest_of_each(self, start: bytes, end: bytes | None) -> Iterator[Entry]:
+        at, stop = _store.history_bound(start), None if end is None else _store.history_bound(end)
+        while True:
+            try:
+                chunk = self.store.scan(at, stop, 1)
+                if not chunk:
+                    return
+                latest = self._latest(chunk[0].key)
+            except Damaged:
+                raise self.damaged() from None
+            if latest is not None:
+                yield latest
+            _, at = _store.history_range(chunk[0].key)
+
+    def _latest(self, key: bytes) -> Entry | None:
+        """Of the values with the latest time, the one that came last."""
+        found = self.store.last(*_store.history_range(key))
+        if found is None or self.table.time is None:
+            return found
+        _, time_us = _store.history_of(found.stored)
+        return max(self._chunks(*_store.history_range(key, time_us)), key=lambda each: each.offset, default=None)
+
+    def slice(self, key: bytes, start_us: int | None, end_us: int | None, limit: int | None) -> Iterator[Entry]:
+        """A key's values of some time, oldest first."""
+        return itertools.islice(self._chunks(*_store.history_range(key, start_us, end_us)), limit)
+
+    def record(self, found: Entry) -> R:
+        return self._decode(found.value)
+
+    def count(self) -> int:
+        if self.history or self.owned is not None:
+            return sum(1 for _ in self.entries(b"", None))
+        try:
+            return self.store.count()
+        except Damaged:
+            raise self.damaged() from None
+
+    @property
+    def behind(self) -> int:
+        """How many records the log has that are not in this copy yet."""
+        owned = self.ends if self.owned is None else self.owned & self.ends.keys()
+        return sum(max(0, self.ends[partition] - self.positions.get(partition, 0)) for partition in owned)
+
+    async def wait_for(self, partition: int, offset: int) -> None:
+        """Return when the record at this place is in this copy."""
+        if self.positions.get(partition, 0) > offset:
+            return
+        if self._failure is not None:
+            raise self._failure
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((partition, offset, future))
+        await future
+
+    def subscribe(self, start: bytes, end: bytes | None) -> Subscription:
+        """What changes among these keys from now on."""
+        return Subscription(self, start, end)
+
+
+class Subscription:
+    """Changes as they come; used in `async with`, iterated once."""
+
+    def __init__(self, copy: Copy[Any], start: bytes, end: bytes | None) -> None:
+        self._copy = copy
+        self._start = start
+        self._end = end
+        self._changes: deque[Change] = deque()
+        self._wake = asyncio.Event()
+        self._problem: HeadraceError | None = copy._failure
+
+    async def __aenter__(self) -> Subscription:
+        self._copy._subscriptions.add(self)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._copy._subscriptions.discard(self)
+
+    def _heard(self, changes: Sequence[Change]) -> None:
+        if self._problem is not None:
+            return
+        start, end = self._start, self._end
+        for each in changes:
+            key = stored_key(each.key)
+            if key >= start and (end is None or key < end):
+                self._changes.append(each)
+        if len(self._changes) > _SUBSCRIBED_MAX:
+            self._fail(
+                BufferFullError(
+                    f"Whoever follows table {self._copy.table.name!r} is {len(self._changes):,} changes behind.",
+                    remedy="Read the table again, then follow it again.",
+                )
+            )
+        if self._changes:
+            self._wake.set()
+
+    def _fail(self, error: HeadraceError) -> None:
+        self._problem = error
+        self._changes.clear()
+        self._wake.set()
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        while True:
+            while self._changes:
+                yield self._changes.popleft()
+            if self._problem is not None:
+                raise self._problem
+            self._wake.clear()
+            await self._wake.wait()
+
+
+class _Seen:
+    """The ids of the last records of a partition."""
+
+    __slots__ = ("_ids", "_order")
+
+    def __init__(self, hashes: Iterable[int]) -> None:
+        self._order: deque[int] = deque(hashes)
+        self._ids = set(self._order)
+
+    def add(self, found: int) -> bool:
+        if found in self._ids:
+            return False
+        self._ids.add(found)
+        self._order.append(found)
+        if len(self._order) > IDS_KEPT:
+            self._ids.discard(self._order.popleft())
+        return True
+
+
+def id_hash(message: Any) -> int:
+    """64 bits of a record's id; of its place if it has none."""
+    headers = message.headers()
+    if headers:
+        with contextlib.suppress(IndexError):
+            name, value = headers[_CE_ID_AT]
+            if name == "ce_id":
+                return int(xxhash.xxh64_intdigest(value))
+        for name, value in headers:
+            if name == "ce_id":
+                return int(xxhash.xxh64_intdigest(value or b""))
+    return int(xxhash.xxh64_intdigest(b"%d/%d" % (message.partition(), message.offset())))
+
+
+def _time_function(table: Stream[Any]) -> Callable[[Any, int], int]:
+    """The time by which history is kept: the table's event time, else when the record was sent; microseconds."""
+    name = table.time
+    if name is None:
+        return lambda record, time_ms: time_ms * 1000
+
+    def time_of(record: Any, time_ms: int) -> int:
+        at: datetime | None = getattr(record, name)
+        return time_ms * 1000 if at is None else micros(at)
+
+    return time_of
+
+
+def micros(at: datetime) -> int:
+    return round(at.timestamp() * 1_000_000)

@@ -1,0 +1,224 @@
+"""Which instance has which partition of a partitioned table, and reading from it.
+
+Instances say so in a small table of their own, `headrace.owners`, of which each has a full copy: the last claim
+of a partition counts. What another instance has is asked for over its HTTP surface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterable
+from datetime import datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import msgspec
+
+from headrace.clock import Clock, SystemClock
+from headrace.errors import BusyError, HeadraceError
+from headrace.http.client import Answer, HttpClient
+from headrace.records import Record
+from headrace.tables.copy import Copy
+from headrace.tables.table import Table
+
+LOCAL_HEADER = "headrace-local"  # asks for what this instance has itself, so that nothing goes in circles
+_PAGE = 1000
+
+
+class Owner(Record):
+    """An instance's claim to a partition of a table."""
+
+    table: str
+    partition: int
+    address: str
+    instance: str
+    at: datetime
+
+
+def owners_table(site: Any) -> Table[Owner]:
+    return Table(
+        "headrace.owners", Owner, key=("table", "partition"), partitions=1, retention=None, compact=True, site=site
+    )
+
+
+def partition_of(key: bytes, partitions: int) -> int:
+    """The partition that Kafka's clients, and so all our producers, choose for a key."""
+    return (_murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def _murmur2(data: bytes) -> int:
+    mask, multiplier = 0xFFFFFFFF, 0x5BD1E995
+    value = 0x9747B28C ^ len(data)
+    whole = len(data) & ~3
+    for start in range(0, whole, 4):
+        part = int.from_bytes(data[start : start + 4], "little") * multiplier & mask
+        part = (part ^ part >> 24) * multiplier & mask
+        value = (value * multiplier & mask) ^ part
+    if len(data) > whole:
+        value = (value ^ int.from_bytes(data[whole:], "little")) * multiplier & mask
+    value = (value ^ value >> 13) * multiplier & mask
+    return value ^ value >> 15
+
+
+class Owners:
+    """Claims partitions for this instance and finds those of the others."""
+
+    def __init__(
+        self, table: Table[Owner], address: str, instance: str, client: HttpClient, *, clock: Clock | None = None
+    ) -> None:
+        self._table = table
+        self.address = address
+        self._instance = instance
+        self._client = client
+        self._clock = clock or SystemClock()
+
+    async def claim(self, table: str, partitions: Iterable[int]) -> None:
+        """Say that these are here from now on."""
+        now = self._clock.now()
+        for ack in [
+            self._table.publish(
+                Owner(table=table, partition=p, address=self.address, instance=self._instance, at=now)
+            )
+            for p in partitions
+        ]:
+            await ack
+
+    async def of(self, table: str, partition: int) -> str:
+        """The address of whoever has a partition; BusyError while it is nobody, or us but not ready yet."""
+        found = await self._table.get(table, partition)
+        if found is None or found.address == self.address:
+            raise BusyError(
+                f"Partition {partition} of table {table!r} is on its way from one instance to another.",
+                remedy="Try again shortly.",
+            )
+        return found.address
+
+    async def ask(self, address: str, method: str, path: str, **more: Any) -> Answer:
+        """Ask another instance; BusyError if it cannot be reached: its partitions will be taken over."""
+        try:
+            return await self._client.ask(address, method, path, **more)
+        except (OSError, EOFError, TimeoutError) as error:
+            raise BusyError(
+                f"The instance at {address} does not answer ({error or type(error).__name__}).",
+                remedy="Try again shortly: another one takes over.",
+            ) from None
+
+
+class Router:
+    """Reads one partitioned table: here what is here, from its owner what is not."""
+
+    def __init__(self, table: Table[Any], partitions: int, owners: Owners) -> None:
+        self._table = table
+        self._partitions = partitions
+        self._owners = owners
+
+    @property
+    def _copy(self) -> Copy[Any]:
+        return self._table.local
+
+    def is_here(self, key: bytes) -> bool:
+        owned = self._copy.owned
+        return owned is not None and partition_of(key, self._partitions) in owned
+
+    async def get(self, key: bytes) -> Any:
+        partition = partition_of(key, self._partitions)
+        if partition in (self._copy.owned or ()):
+            return self._copy.get(key)
+        answer = await self._there(partition, f"/{quote(key, safe='')}")
+        return None if answer.status == 404 else self._table.codec.decode(answer.body)
+
+    async def slice(
+        self, key: bytes, start_us: int | None, end_us: int | None, limit: int | None
+    ) -> AsyncIterator[Any]:
+        partition = partition_of(key, self._partitions)
+        if partition in (self._copy.owned or ()):
+            for found in self._copy.slice(key, start_us, end_us, limit):
+                yield self._copy.record(found)
+            return
+        query = {"start_us": start_us, "end_us": end_us, "limit": limit}
+        answer = await self._there(partition, f"/{quote(key, safe='')}/history", query)
+        for raw in msgspec.json.decode(answer.body, type=list[msgspec.Raw]):
+            yield self._table.codec.decode(bytes(raw))
+
+    async def items(self, start: bytes, end: bytes | None, limit: int | None) -> AsyncIterator[tuple[str, Any]]:
+        """In the order of keys, from all instances; each is asked for a page at a time."""
+        sources = [self._here(start, end)]
+        for address in await self._others():
+            sources.append(self._page(address, start, end))
+        count = 0
+        async for key, record in _merged(sources):
+            if limit is not None and count >= limit:
+                return
+            count += 1
+            yield key, record
+
+    async def count(self) -> int:
+        total = self._copy.count()
+        for address in await self._others():
+            answer = await self._asked(address, "", {"limit": 0})
+            total += int(answer.headers.get("headrace-count", "0"))
+        return total
+
+    async def _here(self, start: bytes, end: bytes | None) -> AsyncIterator[tuple[str, Any]]:
+        for found in self._copy.entries(start, end):
+            yield found.key.decode(errors="replace"), self._copy.record(found)
+
+    async def _page(self, address: str, start: bytes, end: bytes | None) -> AsyncIterator[tuple[str, Any]]:
+        query: dict[str, Any] = {"start": start.decode(), "limit": _PAGE}
+        if end is not None:
+            query["end"] = end.decode(errors="surrogateescape")
+        while True:
+            answer = await self._asked(address, "", query)
+            page = msgspec.json.decode(answer.body, type=_Page)
+            for row in page.rows:
+                yield row.key, self._table.codec.decode(bytes(row.record))
+            if page.cursor is None:
+                return
+            query["cursor"] = page.cursor
+
+    async def _others(self) -> list[str]:
+        """Who has what is not here; BusyError if somebody's is nobody's at the moment."""
+        owned = self._copy.owned or frozenset()
+        missing = [p for p in range(self._partitions) if p not in owned]
+        return list(dict.fromkeys([await self._owners.of(self._table.name, p) for p in missing]))
+
+    async def _there(self, partition: int, path: str, query: dict[str, Any] | None = None) -> Answer:
+        return await self._asked(await self._owners.of(self._table.name, partition), path, query)
+
+    async def _asked(self, address: str, path: str, query: dict[str, Any] | None = None) -> Answer:
+        wanted = {name: value for name, value in (query or {}).items() if value is not None}
+        full = f"/tables/{quote(self._table.name, safe='')}{path}" + (f"?{urlencode(wanted)}" if wanted else "")
+        answer = await self._owners.ask(address, "GET", full, headers={LOCAL_HEADER: "1"})
+        if answer.status in (200, 404):
+            return answer
+        if answer.status in (421, 429, 503):
+            raise BusyError(f"The instance at {address} is not ready for table {self._table.name!r}.")
+        raise HeadraceError(f"The instance at {address} answered {answer.status} for table {self._table.name!r}.")
+
+
+class _Row(msgspec.Struct):
+    key: str
+    record: msgspec.Raw
+
+
+class _Page(msgspec.Struct):
+    rows: list[_Row]
+    cursor: str | None = None
+
+
+async def _merged(sources: list[AsyncIterator[tuple[str, Any]]]) -> AsyncIterator[tuple[str, Any]]:
+    """Several sorted sources as one."""
+    heads: list[tuple[tuple[str, Any], AsyncIterator[tuple[str, Any]]]] = []
+    for source in sources:
+        with contextlib.suppress(StopAsyncIteration):
+            heads.append((await anext(source), source))
+    while heads:
+        smallest = min(range(len(heads)), key=lambda number: heads[number][0][0].encode())
+        head, source = heads[smallest]
+        yield head
+        try:
+            heads[smallest] = (await anext(source), source)
+        except StopAsyncIteration:
+            del heads[smallest]
+        await asyncio.sleep(0)
