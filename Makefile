@@ -21,7 +21,7 @@ demo: install  ## the log, purchases, a pipeline that finds the large ones; Ctrl
 	@$(BIN)/python apps/purchases/demo.py
 
 test: install  ## all tests but the slow ones; says at its end what was left out for want of which program
-	@$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	@$(BIN)/python -m pytest --numprocesses 2
 
 test-slow: install  ## what takes minutes: kill -9 of pipelines and of writers, a Spark cluster
 	@$(BIN)/python -m pytest -m slow

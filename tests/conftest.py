@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -15,13 +16,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let two workers share a run: all that needs the one Spark session goes to one of them, and first."""
-    for item in items:
-        in_spark = "headrace_spark" in getattr(item, "fixturenames", ())
-        item.add_marker(pytest.mark.xdist_group("spark" if in_spark else item.path.stem))
-    items.sort(key=lambda item: "headrace_spark" not in getattr(item, "fixturenames", ()))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Let two workers share a run by files: all that needs the one Spark session goes to one of them."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.split("::", 1)[0]
+            return "spark" if file.startswith(("tests/pipelines/", "tests/stores/")) else file
+
+    return ByFile(config, log)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -7,38 +7,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
-import xxhash
-
-from headrace.errors import BufferFullError, DecodeError, HeadraceError, RunningError
+from headrace.errors import DecodeError, HeadraceError, RunningError
 from headrace.log.stream import Stream
 from headrace.metrics import Metrics
-from headrace.tables import store as _store
-from headrace.tables.store import HEAD_BYTES, Damaged, Entry, LmdbStore, stored_key
+from headrace.tables import _layout
+from headrace.tables._ids import IDS_KEPT, Seen, id_hash
+from headrace.tables._layout import HEAD_BYTES, Entry, stored_key
+from headrace.tables.changes import Change, Subscription
+from headrace.tables.store import Damaged, LmdbStore
 
 R = TypeVar("R")
 
-IDS_KEPT = 100_000  # of each partition: a record that comes again after more others is taken for new
 _CHUNK = 500
-_SUBSCRIBED_MAX = 10_000
-_CE_ID_AT = 3  # where our producers put it among a record's headers
-
-
-class Change(NamedTuple):
-    """A key's new value as it is in the log; None if it was deleted."""
-
-    key: bytes
-    value: bytes | None
-    partition: int
-    offset: int
-    time_ms: int
 
 
 class Batch:
@@ -84,7 +70,7 @@ class Copy(Generic[R]):
         self._complete_at = {partition: at_s for partition, (_, at_s) in stored.items()}
         self._opened_at = time.time()
         self.ends: dict[int, int] = {}  # where each partition ended when last heard of
-        self._seen = {partition: _Seen(hashes) for partition, hashes in store.ids().items()}
+        self._seen = {partition: Seen(hashes) for partition, hashes in store.ids().items()}
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._failure: HeadraceError | None = None
         self._subscriptions: set[Subscription] = set()
@@ -107,7 +93,7 @@ class Copy(Generic[R]):
     def _take_quickly(self, messages: Iterable[Any], batch: Batch) -> None:
         """Far behind the end, only each key's last record matters, and ids do not."""
         entries, positions, ends = batch.entries, batch.positions, self.ends
-        make = _store.entry
+        make = _layout.entry
         count = 0
         for message in messages:
             partition, offset = message.partition(), message.offset()
@@ -140,7 +126,7 @@ class Copy(Generic[R]):
             if value is None:
                 batch.entries[stored_key(key)] = None
             elif self._is_good(value, message):
-                stored, entry = _store.entry(key, value, partition, offset, time_ms)
+                stored, entry = _layout.entry(key, value, partition, offset, time_ms)
                 batch.entries[stored] = entry
                 batch.size_bytes += len(entry)
             else:
@@ -165,8 +151,8 @@ class Copy(Generic[R]):
                 except DecodeError as error:
                     self._refuse(error, message)
                     continue
-                stored = _store.history_key(key, time_us, id_hash(message) if self.table.time else offset)
-                _, entry = _store.entry(key, value, partition, offset, time_ms, with_key=b"\0" in key)
+                stored = _layout.history_key(key, time_us, id_hash(message) if self.table.time else offset)
+                _, entry = _layout.entry(key, value, partition, offset, time_ms, with_key=b"\0" in key)
                 batch.entries[stored] = entry
                 batch.size_bytes += len(entry)
             if self._subscriptions:
@@ -176,7 +162,7 @@ class Copy(Generic[R]):
         """False for a record whose id was there before: a writer that was not sure has sent it again."""
         seen = self._seen.get(partition)
         if seen is None:
-            seen = self._seen[partition] = _Seen(())
+            seen = self._seen[partition] = Seen(())
         found = id_hash(message)
         if not seen.add(found):
             self._duplicates.add()
@@ -232,7 +218,7 @@ class Copy(Generic[R]):
                     future.set_result(None)
             self._waiting = still
         for subscription in self._subscriptions if changes else ():
-            subscription._heard(changes)
+            subscription.heard(changes)
 
     def fail(self, error: HeadraceError) -> None:
         """Tell those who wait for records and changes that none will come. In the event loop's thread."""
@@ -242,7 +228,7 @@ class Copy(Generic[R]):
                 future.set_exception(error)
         self._waiting = []
         for subscription in self._subscriptions:
-            subscription._fail(error)
+            subscription.fail(error)
 
     # Reading: the event loop's thread.
 
@@ -275,7 +261,7 @@ class Copy(Generic[R]):
         if not self._is_damaged:
             self._is_damaged = True
             for subscription in self._subscriptions:
-                subscription._fail(error)
+                subscription.fail(error)
             self.on_damaged()
         return error
 
@@ -305,7 +291,7 @@ class Copy(Generic[R]):
             after = chunk[-1].stored
 
     def _latest_of_each(self, start: bytes, end: bytes | None) -> Iterator[Entry]:
-        at, stop = _store.history_bound(start), None if end is None else _store.history_bound(end)
+        at, stop = _layout.history_bound(start), None if end is None else _layout.history_bound(end)
         while True:
             try:
                 chunk = self.store.scan(at, stop, 1)
@@ -316,19 +302,19 @@ class Copy(Generic[R]):
                 raise self.damaged() from None
             if latest is not None:
                 yield latest
-            _, at = _store.history_range(chunk[0].key)
+            _, at = _layout.history_range(chunk[0].key)
 
     def _latest(self, key: bytes) -> Entry | None:
         """Of the values with the latest time, the one that came last."""
-        found = self.store.last(*_store.history_range(key))
+        found = self.store.last(*_layout.history_range(key))
         if found is None or self.table.time is None:
             return found
-        _, time_us = _store.history_of(found.stored)
-        return max(self._chunks(*_store.history_range(key, time_us)), key=lambda each: each.offset, default=None)
+        _, time_us = _layout.history_of(found.stored)
+        return max(self._chunks(*_layout.history_range(key, time_us)), key=lambda each: each.offset, default=None)
 
     def slice(self, key: bytes, start_us: int | None, end_us: int | None, limit: int | None) -> Iterator[Entry]:
         """A key's values of some time, oldest first."""
-        return itertools.islice(self._chunks(*_store.history_range(key, start_us, end_us)), limit)
+        return itertools.islice(self._chunks(*_layout.history_range(key, start_us, end_us)), limit)
 
     def record(self, found: Entry) -> R:
         return self._decode(found.value)
@@ -359,91 +345,7 @@ class Copy(Generic[R]):
 
     def subscribe(self, start: bytes, end: bytes | None) -> Subscription:
         """What changes among these keys from now on."""
-        return Subscription(self, start, end)
-
-
-class Subscription:
-    """Changes as they come; used in `async with`, iterated once."""
-
-    def __init__(self, copy: Copy[Any], start: bytes, end: bytes | None) -> None:
-        self._copy = copy
-        self._start = start
-        self._end = end
-        self._changes: deque[Change] = deque()
-        self._wake = asyncio.Event()
-        self._problem: HeadraceError | None = copy._failure
-
-    async def __aenter__(self) -> Subscription:
-        self._copy._subscriptions.add(self)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._copy._subscriptions.discard(self)
-
-    def _heard(self, changes: Sequence[Change]) -> None:
-        if self._problem is not None:
-            return
-        start, end = self._start, self._end
-        for each in changes:
-            key = stored_key(each.key)
-            if key >= start and (end is None or key < end):
-                self._changes.append(each)
-        if len(self._changes) > _SUBSCRIBED_MAX:
-            self._fail(
-                BufferFullError(
-                    f"Whoever follows table {self._copy.table.name!r} is {len(self._changes):,} changes behind.",
-                    remedy="Read the table again, then follow it again.",
-                )
-            )
-        if self._changes:
-            self._wake.set()
-
-    def _fail(self, error: HeadraceError) -> None:
-        self._problem = error
-        self._changes.clear()
-        self._wake.set()
-
-    async def __aiter__(self) -> AsyncIterator[Change]:
-        while True:
-            while self._changes:
-                yield self._changes.popleft()
-            if self._problem is not None:
-                raise self._problem
-            self._wake.clear()
-            await self._wake.wait()
-
-
-class _Seen:
-    """The ids of the last records of a partition."""
-
-    __slots__ = ("_ids", "_order")
-
-    def __init__(self, hashes: Iterable[int]) -> None:
-        self._order: deque[int] = deque(hashes)
-        self._ids = set(self._order)
-
-    def add(self, found: int) -> bool:
-        if found in self._ids:
-            return False
-        self._ids.add(found)
-        self._order.append(found)
-        if len(self._order) > IDS_KEPT:
-            self._ids.discard(self._order.popleft())
-        return True
-
-
-def id_hash(message: Any) -> int:
-    """64 bits of a record's id; of its place if it has none."""
-    headers = message.headers()
-    if headers:
-        with contextlib.suppress(IndexError):
-            name, value = headers[_CE_ID_AT]
-            if name == "ce_id":
-                return int(xxhash.xxh64_intdigest(value))
-        for name, value in headers:
-            if name == "ce_id":
-                return int(xxhash.xxh64_intdigest(value or b""))
-    return int(xxhash.xxh64_intdigest(b"%d/%d" % (message.partition(), message.offset())))
+        return Subscription(self.table.name, self._subscriptions, start, end, self._failure)
 
 
 def _time_function(table: Stream[Any]) -> Callable[[Any, int], int]:

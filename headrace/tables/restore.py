@@ -23,7 +23,8 @@ from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError, RunningError
 from headrace.log import _client
 from headrace.log.site import Site
-from headrace.tables.copy import Batch, Change, Copy
+from headrace.tables.changes import Change
+from headrace.tables.copy import Batch, Copy
 from headrace.tables.store import Damaged
 
 _READ = 10_000

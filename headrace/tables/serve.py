@@ -18,9 +18,9 @@ from headrace.http.message import Event, Request, Response
 from headrace.http.routes import Routes
 from headrace.http.websocket import WebSocket
 from headrace.records import Record
+from headrace.tables._layout import stored_key
 from headrace.tables.copy import Copy
 from headrace.tables.owners import LOCAL_HEADER
-from headrace.tables.store import stored_key
 from headrace.tables.table import Table
 
 LIMIT = 100

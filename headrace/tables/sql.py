@@ -42,7 +42,7 @@ def ask(
             return columns, answer.fetchall()
         except duckdb.Error as error:
             said = str(error).strip().splitlines()[0]
-            raise DefinitionError(f"The query fails: {said}", remedy="Correct it.") from None
+            raise DefinitionError(f"The query fails: {said.rstrip('.!')}.", remedy="Correct it.") from None
 
 
 def _snapshots(

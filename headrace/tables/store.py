@@ -26,26 +26,29 @@ import threading
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import lmdb
 import msgspec
 
 from headrace.errors import RunningError
+from headrace.tables._layout import (
+    HEAD,
+    HEAD_BYTES,
+    KEY_MAX,
+    LONG,
+    TIME_ZERO,
+    Entry,
+    history_of,
+    history_range,
+    short,
+)
 
 FORMAT = 1
 _MAP_BYTES = 1 << 38  # of address space, not of disk
-_HEAD = struct.Struct("<IHqq")  # checksum of the rest, partition, offset, time in ms
-HEAD_BYTES = _HEAD.size
-_LONG = 0x8000  # in the partition: LMDB does not take the key as it is, and it stands before the value
-_KEY_MAX = 440
-_HISTORY_KEY_MAX = 480
 _POSITION = struct.Struct(">qq")
 _PLACE = struct.Struct(">Iq")
-_STAMP = struct.Struct(">QQ")
-_TIME_ZERO = 1 << 63
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _EXPIRED_MAX = 10_000  # in one transaction
 _WALK_S = 600.0
@@ -65,17 +68,6 @@ class About(msgspec.Struct, frozen=True):
 
 
 Position = tuple[int, float]  # the next offset, and when (by the clock) all before it was all there was
-
-
-class Entry(NamedTuple):
-    """One value, with the record's place, and the key under which it is stored."""
-
-    key: bytes
-    value: bytes
-    partition: int
-    offset: int
-    time_ms: int
-    stored: bytes
 
 
 class Damaged(Exception):
@@ -145,7 +137,7 @@ class LmdbStore:
 
     def get(self, key: bytes) -> bytes | None:
         """The stored bytes of a key, of which the value is what follows the first HEAD_BYTES; None if none."""
-        if not 0 < len(key) <= _KEY_MAX:
+        if not 0 < len(key) <= KEY_MAX:
             return self._long(key)
         try:
             found: bytes | None = self._reading.get(key)
@@ -157,8 +149,8 @@ class LmdbStore:
 
     def _long(self, key: bytes) -> bytes | None:
         with self._read():
-            found = self._reading.get(_short(key))
-        return None if found is None else found[:HEAD_BYTES] + self._entry(_short(key), found).value
+            found = self._reading.get(short(key))
+        return None if found is None else found[:HEAD_BYTES] + self._entry(short(key), found).value
 
     def scan(self, start: bytes, end: bytes | None, limit: int, *, after: bytes | None = None) -> list[Entry]:
         """Entries from `start`, or from behind the stored key `after`, up to but without `end`, in order."""
@@ -210,14 +202,14 @@ class LmdbStore:
         return found
 
     def _entry(self, stored: bytes, raw: bytes) -> Entry:
-        checksum, partition, offset, time_ms = _HEAD.unpack_from(raw)
+        checksum, partition, offset, time_ms = HEAD.unpack_from(raw)
         if zlib.crc32(raw[4:]) != checksum:
             raise self._damaged()
         key, value = history_of(stored)[0] if self.about.history else stored, raw[HEAD_BYTES:]
-        if partition & _LONG:
+        if partition & LONG:
             size = int.from_bytes(value[:4], "little")
             key, value = value[4 : 4 + size], value[4 + size :]
-        return Entry(key, value, partition & ~_LONG, offset, time_ms, stored)
+        return Entry(key, value, partition & ~LONG, offset, time_ms, stored)
 
     @contextlib.contextmanager
     def _read(self) -> Iterator[None]:
@@ -263,7 +255,7 @@ class LmdbStore:
         expired_before_us: int | None,
     ) -> None:
         """The same for a table that keeps history; `deleted` are keys with the offset of their tombstone."""
-        oldest = b"" if expired_before_us is None else (expired_before_us + _TIME_ZERO).to_bytes(8, "big")
+        oldest = b"" if expired_before_us is None else (expired_before_us + TIME_ZERO).to_bytes(8, "big")
         items = sorted(item for item in added.items() if item[0][-16:-8] >= oldest)
         with self._writing(positions, ids, keep_ids) as txn:
             txn.cursor(self._data).putmulti(items)
@@ -315,7 +307,7 @@ class LmdbStore:
             for stored, raw in cursor:
                 if stored >= end:
                     break
-                if _HEAD.unpack_from(raw)[2] < offset:
+                if HEAD.unpack_from(raw)[2] < offset:
                     found.append(stored)
         for stored in found:
             txn.delete(stored, db=self._data)
@@ -358,67 +350,17 @@ class LmdbStore:
                 os.utime(self.folder / "data.mdb", ns=(closed_ns, closed_ns))
 
 
-def entry(
-    key: bytes, value: bytes, partition: int, offset: int, time_ms: int, *, with_key: bool = False
-) -> tuple[bytes, bytes]:
-    """The stored key and bytes of a value; `with_key`, the key is among them even if LMDB would take it."""
-    if with_key or not 0 < len(key) <= _KEY_MAX:
-        partition |= _LONG
-        value = len(key).to_bytes(4, "little") + key + value
-        key = _short(key)
-    rest = _HEAD.pack(0, partition, offset, time_ms)[4:] + value
-    return key, zlib.crc32(rest).to_bytes(4, "little") + rest
-
-
-def stored_key(key: bytes) -> bytes:
-    """The key as it is stored: LMDB takes 511 bytes, and at least one."""
-    return key if 0 < len(key) <= _KEY_MAX else _short(key)
-
-
-def _short(key: bytes) -> bytes:
-    return key[: _KEY_MAX - 32] + blake2b(key, digest_size=16).hexdigest().encode()
-
-
-def history_key(key: bytes, time_us: int, number: int) -> bytes:
-    """Where one of a key's values is stored: in the order of time, and once for each id or offset."""
-    return _history_prefix(key) + _STAMP.pack(time_us + _TIME_ZERO, number)
-
-
-def history_range(key: bytes, start_us: int | None = None, end_us: int | None = None) -> tuple[bytes, bytes]:
-    """From which stored key on, and up to which, a key's values of some time are."""
-    prefix = _history_prefix(key)
-    start = prefix if start_us is None else prefix + (start_us + _TIME_ZERO).to_bytes(8, "big")
-    end = prefix[:-1] + b"\1" if end_us is None else prefix + (end_us + _TIME_ZERO).to_bytes(8, "big")
-    return start, end
-
-
-def history_bound(key: bytes) -> bytes:
-    """What lies before all values of a key, and of those after it, and behind all of those before it."""
-    return key.replace(b"\0", b"\0\2")
-
-
-def _history_prefix(key: bytes) -> bytes:
-    bound = history_bound(stored_key(key))
-    return (bound if len(bound) <= _HISTORY_KEY_MAX else _short(key).replace(b"\0", b"\1")) + b"\0\0"
-
-
-def history_of(stored: bytes) -> tuple[bytes, int]:
-    """The key (as it is stored) and the time in microseconds, out of where a value is stored."""
-    time_us, _ = _STAMP.unpack(stored[-16:])
-    return stored[:-18].replace(b"\0\2", b"\0"), time_us - _TIME_ZERO
-
-
 def read_values(folder: Path) -> Iterator[bytes]:
     """The values in a store that another process writes, as they were at one moment."""
     try:
         env = lmdb.open(str(folder), readonly=True, max_dbs=8, create=False)
         with env, env.begin() as txn:
             for _, raw in txn.cursor(env.open_db(b"data", txn, create=False)):
-                checksum, partition, _, _ = _HEAD.unpack_from(raw)
+                checksum, partition, _, _ = HEAD.unpack_from(raw)
                 if zlib.crc32(raw[4:]) != checksum:
                     raise Damaged(f"The store in {folder} is damaged.")
                 value = raw[HEAD_BYTES:]
-                yield value[4 + int.from_bytes(value[:4], "little") :] if partition & _LONG else value
+                yield value[4 + int.from_bytes(value[:4], "little") :] if partition & LONG else value
     except lmdb.Error as error:
         raise Damaged(f"The store in {folder} cannot be read: {error}.") from None
 

@@ -16,8 +16,8 @@ from headrace.errors import DefinitionError, RunningError
 from headrace.log.ack import Ack
 from headrace.log.stream import Stream
 from headrace.records import join_key, key_text
+from headrace.tables._layout import stored_key
 from headrace.tables.copy import Copy, micros
-from headrace.tables.store import stored_key
 
 R = TypeVar("R")
 

@@ -20,20 +20,17 @@ from hypothesis import strategies as st
 
 from headrace.errors import RunningError
 from headrace.tables import store as store_module
-from headrace.tables.store import (
+from headrace.tables._layout import (
     HEAD_BYTES,
-    About,
-    Damaged,
     Entry,
-    LmdbStore,
     entry,
     history_bound,
     history_key,
     history_of,
     history_range,
-    read_values,
     stored_key,
 )
+from headrace.tables.store import About, Damaged, LmdbStore, read_values
 
 ABOUT = About(cluster="c-1", stream="spend", stream_id="s-1", history=False)
 HISTORY = About(cluster="c-1", stream="spend", stream_id="s-1", history=True)

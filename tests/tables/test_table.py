@@ -15,12 +15,13 @@ import pytest
 import headrace as hr
 from headrace.errors import BufferFullError, DefinitionError, NotFoundError, RunningError
 from headrace.log.reporter import exceptions_stream
-from headrace.tables import copy as copy_module
+from headrace.tables import changes as changes_module
 from headrace.tables import opened as opened_module
 from headrace.tables import restore as restore_module
 from headrace.tables import store as store_module
+from headrace.tables._layout import entry
 from headrace.tables.copy import Copy
-from headrace.tables.store import Damaged, LmdbStore, entry
+from headrace.tables.store import Damaged, LmdbStore
 from headrace.tables.table import Table
 from headrace.testing import wait_until
 
@@ -245,7 +246,7 @@ def test_changes_gives_each_change_of_the_keys_asked_for(headrace_app: hr.App, m
 def test_follower_that_is_too_slow_is_told_and_can_begin_again(
     headrace_app: hr.App, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_module, "_SUBSCRIBED_MAX", 10)
+    monkeypatch.setattr(changes_module, "_WAITING_MAX", 10)
     table = make(partitions=1)
 
     async def main() -> None:
