@@ -31,6 +31,7 @@ _SERVICE_WORDS = {
     "started": "Service {element} {text}.",
     "failed": "Service {element} failed in {text}",
     "listening": "Listening on {text}; what there is: {text}/docs",
+    "restoring": "Restoring table {element}: {text}.",
     "restored": "Tables are restored: {text}.",
     "note": "{text}",
 }

@@ -13,13 +13,14 @@ from headrace.log.stream import Stream
 from headrace.pipelines.definition import Pipeline, define
 from headrace.pipelines.triggers import Trigger
 
-_WORD = re.compile(r"`([^`]+)`|([A-Za-z_][A-Za-z0-9_]*)")
+_WORD = re.compile(r"(\.?)(?:`([^`]+)`|\b([A-Za-z_][A-Za-z0-9_]*))")
 _TEXT = re.compile(r"'(?:[^'\\]|\\.|'')*'|--[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 def named_in(query: str, names: Mapping[str, Any]) -> list[str]:
     """Which of these names a query mentions, in the order of the mapping; texts and comments do not count."""
-    words = {quoted or plain for quoted, plain in _WORD.findall(_TEXT.sub(" ", query))}
+    found = _WORD.findall(_TEXT.sub(" ", query))
+    words = {quoted or plain for point, quoted, plain in found if not point}  # after a point it is a column
     lowered = {word.lower() for word in words}
     return [name for name in names if name in words or name.lower() in lowered]
 

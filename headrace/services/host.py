@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headrace.errors import DefinitionError, HeadraceError, PortError
+from headrace.errors import DefinitionError, HeadraceError, NotFoundError, PortError
 from headrace.http.client import HttpClient
 from headrace.http.message import Request
 from headrace.http.routes import Routes
@@ -35,6 +35,7 @@ from headrace.tables.table import Table
 
 OnEvent = Callable[[str, str, str], None]  # kind, element, text
 DRAIN_S = 25.0
+PROGRESS_S = 1.0
 
 
 class ServiceHost:
@@ -61,6 +62,7 @@ class ServiceHost:
         self._homes = _homes(services, self._tables)
         self._opened = OpenTables(site, settings.state / "tables" / app, instance=str(instance))
         self._owners_table = owners_table(lambda: site)
+        self._tokens = Tokens(settings.tokens_file)
         self._partitions: dict[str, int] = {}
         self._intakes: dict[str, Intake] = {}
         self._sessions: dict[str, RunningSessions] = {}
@@ -69,6 +71,7 @@ class ServiceHost:
         self._restored = False
         self._stopping = False
         self._progress: dict[str, tuple[int, int]] = {}
+        self._told_at = time.monotonic()
         self.address = ""
 
     async def start(self) -> None:
@@ -84,7 +87,7 @@ class ServiceHost:
             self._on_event("note", self._app, note)
         self.address = await self._listen()
         self._on_event("listening", self._app, self.address)
-        self._client = HttpClient()
+        self._client = HttpClient(token=self._own_token())
         self._owners = Owners(self._owners_table, self.address, str(self._number), self._client)
         await self._restore()
         for service in self._services:
@@ -101,7 +104,7 @@ class ServiceHost:
             self._server = HttpServer(
                 mounts,
                 settings=replace(http, port=port),
-                tokens=Tokens(self._settings.state / "tokens.json"),
+                tokens=self._tokens,
                 metrics=[self._site.reporter.metrics(name) for name in self._elements()],
                 ready={"tables": self._tables_ready, "streams": self._streams_ready, "running": self._is_running},
                 on_error=self._on_error,
@@ -113,6 +116,18 @@ class ServiceHost:
                     raise
                 self._on_event("note", self._app, error.message)
         raise AssertionError
+
+    def _own_token(self) -> str:
+        """What this instance shows others of its project, where tokens are asked for; made anew at each start."""
+        if not self._tokens.all():
+            return ""
+        with contextlib.suppress(NotFoundError):
+            self._tokens.remove(self._token_name)
+        return self._tokens.add(self._token_name, ["read"])
+
+    @property
+    def _token_name(self) -> str:
+        return f"instance-{self._app}-{self._number}"
 
     def _elements(self) -> list[str]:
         return [self._app, *(service.name for service in self._services), *self._tables]
@@ -266,6 +281,9 @@ class ServiceHost:
 
     def _on_progress(self, table: str, done: int, total: int) -> None:
         self._progress[table] = (done, total)
+        if time.monotonic() > self._told_at + PROGRESS_S:
+            self._told_at = time.monotonic()
+            self._on_event("restoring", table, f"{done:,} of {total:,} records")
 
     def _on_error(self, error: BaseException, request: Request) -> None:
         self._report(self._app, f"{request.method} {request.path}", error)
@@ -293,6 +311,8 @@ class ServiceHost:
                     self._report(service.name, function.__name__, error)
         if self.address:
             await self._client.close()
+            with contextlib.suppress(HeadraceError):
+                self._tokens.remove(self._token_name)
         await self._opened.close()
 
 
