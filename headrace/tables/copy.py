@@ -62,6 +62,7 @@ class Copy(Generic[R]):
         self._time_to_live_s = time_to_live_s
         self._on_bad = on_bad
         self.on_damaged: Callable[[], None] = lambda: None
+        self.hurry: Callable[[], None] = lambda: None  # somebody waits for what is to be read next
         self._is_damaged = False
         self._time_of = _time_function(table)
         stored = store.positions()
@@ -341,6 +342,7 @@ class Copy(Generic[R]):
             raise self._failure
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((partition, offset, future))
+        self.hurry()
         await future
 
     def subscribe(self, start: bytes, end: bytes | None) -> Subscription:

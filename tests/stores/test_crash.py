@@ -104,7 +104,12 @@ def write_and_die(tmp_path: Path) -> Iterator[Callable[[Store, str, str], None]]
     ("kind", "point"),
     [
         # Each takes a Spark of its own: the most telling moment always, the others with the slow tests.
-        pytest.param(kind, point, id=f"{kind}, {point}", marks=() if point == "committed" else pytest.mark.slow)
+        pytest.param(
+            kind,
+            point,
+            id=f"{kind}, {point}",
+            marks=() if (kind, point) == ("lake", "committed") else pytest.mark.slow,
+        )
         for kind in KINDS
         for point in POINTS[kind]
     ],
