@@ -47,8 +47,9 @@ class Feed:
         self._beside = beside
         self._loop = asyncio.get_running_loop()
         self._done: dict[Place, int] = {}
+        self._telling = threading.Lock()
         self._told_at = self._handed_at = 0.0
-        self._commands: deque[Callable[[], None]] = deque()
+        self._commands: deque[Callable[[], object]] = deque()
         self._freed = threading.Event()
         self._handed = self._taken = 0
         self._stop = False
@@ -70,18 +71,19 @@ class Feed:
         self._room = lambda: 0
         held: asyncio.Future[None] = self._loop.create_future()
         # What was handed over before this command has arrived before its answer.
-        self.do(lambda: (self._loop.call_soon_threadsafe(held.set_result, None), None)[1])
+        self.do(lambda: self._loop.call_soon_threadsafe(held.set_result, None))
         self._freed.set()
         if self._thread.is_alive():
             await held
 
-    def do(self, command: Callable[[], None]) -> None:
+    def do(self, command: Callable[[], object]) -> None:
         """Do something with the client soon; from any thread."""
         self._commands.append(command)
 
     def done(self, place: Place, position: int) -> None:
         """All before this position has been handled."""
-        self._done[place] = position
+        with self._telling:
+            self._done[place] = position
 
     def pause(self, place: Place) -> None:
         """Read no more of this partition for as long as it is here."""
@@ -99,7 +101,8 @@ class Feed:
     def tell(self) -> None:
         """Give the client the positions; in this thread."""
         self._told_at = time.monotonic()
-        done, self._done = self._done, {}
+        with self._telling:  # else a position that is said right now may be lost
+            done, self._done = self._done, {}
         self.consumer.done({**self._beside(), **done})
 
     # The thread.
@@ -162,7 +165,8 @@ class Feed:
         """At most once: these count as done before anybody has seen them."""
         ends = {(m.stream, m.partition): m.offset + 1 for m in messages if m.stream in self._most_once}
         if ends:
-            self._done.update(ends)
+            for place, position in ends.items():
+                self.done(place, position)
             self.tell()
             self.consumer.commit()
 

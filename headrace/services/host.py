@@ -85,10 +85,11 @@ class ServiceHost:
         await self._opened.open(tables, self._on_progress)
         for note in self._opened.notes:
             self._on_event("note", self._app, note)
+        self._client = HttpClient(token=self._own_token())
+        self._owners = Owners(self._owners_table, str(self._number), self._client)
         self.address = await self._listen()
         self._on_event("listening", self._app, self.address)
-        self._client = HttpClient(token=self._own_token())
-        self._owners = Owners(self._owners_table, self.address, str(self._number), self._client)
+        self._owners.address = self.address
         await self._restore()
         for service in self._services:
             for function in service.starting:
@@ -144,7 +145,7 @@ class ServiceHost:
                     self._sessions[kind.table.name] = RunningSessions(
                         kind,
                         partitions=self._partitions[kind.table.name],
-                        owners=_Later(lambda: self._owners),  # type: ignore[arg-type]
+                        owners=self._owners,
                         metrics=self._site.reporter.metrics(service.name),
                         on_problem=functools.partial(self._report, service.name, "session"),
                     )
@@ -314,16 +315,6 @@ class ServiceHost:
             with contextlib.suppress(HeadraceError):
                 self._tokens.remove(self._token_name)
         await self._opened.close()
-
-
-class _Later:
-    """Something that is made after what uses it."""
-
-    def __init__(self, find: Callable[[], Any]) -> None:
-        self._find = find
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._find(), name)
 
 
 def _homes(services: Sequence[Service], tables: dict[str, Table[Any]]) -> dict[str, Service]:

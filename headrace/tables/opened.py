@@ -49,7 +49,9 @@ class OpenTables:
         self._closing = False
 
     @contextlib.asynccontextmanager
-    async def block(self, tables: Sequence[Table[Any]], on_progress: Progress) -> AsyncIterator[None]:
+    async def block(
+        self, tables: Sequence[Table[Any]], on_progress: Progress = lambda table, done, total: None
+    ) -> AsyncIterator[None]:
         try:
             await self.open(tables, on_progress)
             for table in tables:

@@ -65,10 +65,10 @@ class Owners:
     """Claims partitions for this instance and finds those of the others."""
 
     def __init__(
-        self, table: Table[Owner], address: str, instance: str, client: HttpClient, *, clock: Clock | None = None
+        self, table: Table[Owner], instance: str, client: HttpClient, *, clock: Clock | None = None
     ) -> None:
         self._table = table
-        self.address = address
+        self.address = ""  # where this instance is asked, as soon as it listens
         self._instance = instance
         self._client = client
         self._clock = clock or SystemClock()

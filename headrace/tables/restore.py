@@ -109,10 +109,6 @@ class Follower:
                 future.result()
         return [p for p, future in waiting.items() if self._ready.get((table, p)) is future]
 
-    def is_ready(self, table: str, partition: int) -> bool:
-        future = self._ready.get((table, partition))
-        return future is not None and future.done() and not future.cancelled() and future.exception() is None
-
     async def revoke(self, table: str, partitions: Iterable[int]) -> None:
         """Follow these partitions no more; what they have stays in the store."""
         gone = []

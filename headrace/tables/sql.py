@@ -65,8 +65,7 @@ def _snapshots(
 
 async def _restored(tables: Sequence[Table[Any]], site: Site, folder: Path) -> dict[str, list[bytes]]:
     opened = OpenTables(site, folder, instance="sql")
-    async with contextlib.AsyncExitStack() as stack:
-        await stack.enter_async_context(opened.block(tables, lambda table, done, total: None))
+    async with opened.block(tables):
         return {table.name: [each.value for each in table.local.store.everything()] for table in tables}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
+from headrace.tables.owners import partition_of
 
 
 class Event(hr.Record):
@@ -27,6 +28,12 @@ def murmur2(data: bytes) -> int:
         value = (value ^ int.from_bytes(data[whole:], "little")) * multiplier & mask
     value = (value ^ value >> 13) * multiplier & mask
     return value ^ value >> 15
+
+
+@pytest.mark.parametrize("partitions", [1, 4, 7, 10_000])
+def test_owner_of_a_key_is_looked_for_where_the_producers_put_it(partitions: int) -> None:
+    keys = [b"", b"a", b"ab", b"abc", b"abcd", "schlüssel".encode(), b"x" * 1000]
+    assert [partition_of(key, partitions) for key in keys] == [java_partition(key, partitions) for key in keys]
 
 
 def java_partition(key: bytes, partitions: int) -> int:
