@@ -15,7 +15,7 @@ from typing import Any, get_type_hints
 from urllib.parse import quote
 
 from headrace.clock import Clock, SystemClock
-from headrace.errors import BusyError, DefinitionError
+from headrace.errors import BusyError, DefinitionError, HttpError
 from headrace.http.message import Request, Response
 from headrace.http.routes import Routes
 from headrace.log.ack import Ack
@@ -25,7 +25,7 @@ from headrace.metrics import Metrics
 from headrace.services.intake import publish_results
 from headrace.services.service import Handler
 from headrace.services.session import Session, SessionKind, Tag
-from headrace.tables.owners import LOCAL_HEADER, Owners, partition_of
+from headrace.tables.owners import LOCAL_HEADER, MovingError, Owners, partition_of
 
 _SWEEP_S = 1.0
 _FORWARDED = ("content-type", "accept", "authorization", "x-request-id", "traceparent")
@@ -245,8 +245,9 @@ class RunningSessions:
             named = dict(zip(order, values, strict=True))
             request: Request = named[takes_request or "_request"]
             key = str(named[name])
-            if not self.is_here(key):
-                return await self._forward(key, request)
+            answer = await self._forward(key, request)
+            if answer is not None:
+                return answer
             given = {each.name: named[each.name] for each in own}
             return await self.run(key, lambda session: method(session, **given))
 
@@ -260,15 +261,25 @@ class RunningSessions:
         endpoint.__module__, endpoint.__doc__ = method.__module__, method.__doc__
         return endpoint
 
-    async def _forward(self, key: str, request: Request) -> Response:
+    async def _forward(self, key: str, request: Request) -> Response | None:
+        """What the instance says that has the session; None if it is this one."""
+        if self.is_here(key):
+            return None
         if LOCAL_HEADER.encode() in request.raw_headers:
-            raise BusyError(f"The session {key!r} has just moved.")
-        address = await self._owners.of(self.kind.table.name, self._partition(key))
+            raise HttpError(421, f"The session {key!r} is with another instance.")
         headers = {name: value for name, value in request.headers.items() if name in _FORWARDED}
         path = quote(request.path, safe="/%") + (f"?{request.query_text}" if request.query_text else "")
-        answer = await self._owners.ask(
-            address, request.method, path, headers={**headers, LOCAL_HEADER: "1"}, body=bytes(request.body)
-        )
-        return Response(
-            answer.body, status=answer.status, media_type=answer.headers.get("content-type", "application/json")
-        )
+
+        async def ask() -> Response | None:
+            if self.is_here(key):
+                return None
+            address = await self._owners.of(self.kind.table.name, self._partition(key))
+            answer = await self._owners.ask(
+                address, request.method, path, headers={**headers, LOCAL_HEADER: "1"}, body=bytes(request.body)
+            )
+            if answer.status == 421:
+                raise MovingError(f"The session {key!r} has just moved.")
+            media_type = answer.headers.get("content-type", "application/json")
+            return Response(answer.body, status=answer.status, media_type=media_type)
+
+        return await self._owners.patiently(ask)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -24,6 +24,14 @@ from headrace.tables.table import Table
 
 LOCAL_HEADER = "headrace-local"  # asks for what this instance has itself, so that nothing goes in circles
 _PAGE = 1000
+_PATIENCE_S = 8.0  # a partition on its way from one instance to another arrives within this
+_AGAIN_S = 0.02
+
+T = TypeVar("T")
+
+
+class MovingError(BusyError):
+    """What is asked for is on its way from one instance to another, and nothing was begun: ask again."""
 
 
 class Owner(Record):
@@ -85,21 +93,36 @@ class Owners:
             await ack
 
     async def of(self, table: str, partition: int) -> str:
-        """The address of whoever has a partition; BusyError while it is nobody, or us but not ready yet."""
+        """The address of whoever has a partition; MovingError while it is nobody, or us but not ready yet."""
         found = await self._table.get(table, partition)
         if found is None or found.address == self.address:
-            raise BusyError(
+            raise MovingError(
                 f"Partition {partition} of table {table!r} is on its way from one instance to another.",
                 remedy="Try again shortly.",
             )
         return found.address
 
+    async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try again while what is asked for is on its way; whoever asks waits instead of being refused."""
+        loop = asyncio.get_running_loop()
+        until, pause_s = loop.time() + _PATIENCE_S, _AGAIN_S
+        while True:
+            try:
+                return await attempt()
+            except MovingError:
+                if loop.time() + pause_s > until:
+                    raise
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, 0.25)
+
     async def ask(self, address: str, method: str, path: str, **more: Any) -> Answer:
-        """Ask another instance; BusyError if it cannot be reached: its partitions will be taken over."""
+        """Ask another instance; if it cannot be reached, its partitions will be taken over."""
         try:
             return await self._client.ask(address, method, path, **more)
         except (OSError, EOFError, TimeoutError) as error:
-            raise BusyError(
+            # Where nobody listens, or to read only, asking again does no harm.
+            harmless = method == "GET" or isinstance(error, ConnectionRefusedError)
+            raise (MovingError if harmless else BusyError)(
                 f"The instance at {address} does not answer ({error or type(error).__name__}).",
                 remedy="Try again shortly: another one takes over.",
             ) from None
@@ -123,21 +146,21 @@ class Router:
 
     async def get(self, key: bytes) -> Any:
         partition = partition_of(key, self._partitions)
-        if partition in (self._copy.owned or ()):
-            return self._copy.get(key)
         answer = await self._there(partition, f"/{quote(key, safe='')}")
+        if answer is None:
+            return self._copy.get(key)
         return None if answer.status == 404 else self._table.codec.decode(answer.body)
 
     async def slice(
         self, key: bytes, start_us: int | None, end_us: int | None, limit: int | None
     ) -> AsyncIterator[Any]:
         partition = partition_of(key, self._partitions)
-        if partition in (self._copy.owned or ()):
+        query = {"start_us": start_us, "end_us": end_us, "limit": limit}
+        answer = await self._there(partition, f"/{quote(key, safe='')}/history", query)
+        if answer is None:
             for found in self._copy.slice(key, start_us, end_us, limit):
                 yield self._copy.record(found)
             return
-        query = {"start_us": start_us, "end_us": end_us, "limit": limit}
-        answer = await self._there(partition, f"/{quote(key, safe='')}/history", query)
         for raw in msgspec.json.decode(answer.body, type=list[msgspec.Raw]):
             yield self._table.codec.decode(bytes(raw))
 
@@ -178,13 +201,24 @@ class Router:
             query["cursor"] = page.cursor
 
     async def _others(self) -> list[str]:
-        """Who has what is not here; BusyError if somebody's is nobody's at the moment."""
-        owned = self._copy.owned or frozenset()
-        missing = [p for p in range(self._partitions) if p not in owned]
-        return list(dict.fromkeys([await self._owners.of(self._table.name, p) for p in missing]))
+        """Who has what is not here."""
 
-    async def _there(self, partition: int, path: str, query: dict[str, Any] | None = None) -> Answer:
-        return await self._asked(await self._owners.of(self._table.name, partition), path, query)
+        async def find() -> list[str]:
+            owned = self._copy.owned or frozenset()
+            missing = [p for p in range(self._partitions) if p not in owned]
+            return list(dict.fromkeys([await self._owners.of(self._table.name, p) for p in missing]))
+
+        return await self._owners.patiently(find)
+
+    async def _there(self, partition: int, path: str, query: dict[str, Any] | None = None) -> Answer | None:
+        """What the partition's owner answers; None if it is here."""
+
+        async def ask() -> Answer | None:
+            if partition in (self._copy.owned or ()):
+                return None
+            return await self._asked(await self._owners.of(self._table.name, partition), path, query)
+
+        return await self._owners.patiently(ask)
 
     async def _asked(self, address: str, path: str, query: dict[str, Any] | None = None) -> Answer:
         wanted = {name: value for name, value in (query or {}).items() if value is not None}
@@ -193,7 +227,7 @@ class Router:
         if answer.status in (200, 404):
             return answer
         if answer.status in (421, 429, 503):
-            raise BusyError(f"The instance at {address} is not ready for table {self._table.name!r}.")
+            raise MovingError(f"The instance at {address} is not ready for table {self._table.name!r}.")
         raise HeadraceError(f"The instance at {address} answered {answer.status} for table {self._table.name!r}.")
 
 
