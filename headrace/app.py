@@ -292,6 +292,12 @@ class App:
         return pipeline
 
     @property
+    def open_streams(self) -> list[Stream[Any]]:
+        """What can be written and read from outside: all but what sessions keep for themselves."""
+        own = {kind.table.name for service in self.services.values() for kind in service.sessions}
+        return [stream for name, stream in self.streams.items() if name not in own]
+
+    @property
     def tables(self) -> list[Table[Any]]:
         return [stream for stream in self.streams.values() if isinstance(stream, Table)]
 

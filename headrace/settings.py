@@ -31,12 +31,13 @@ VARIABLES = {
     "HEADRACE_HTTP_PORT": "the port that HTTP servers listen on",
 }
 CLIENT_PREFIX = "HEADRACE_CLIENT_"
-_TOP_KEYS = ("site", "cache", "java_home", "lake", "spark", "http", "sites")
+_TOP_KEYS = ("site", "cache", "java_home", "lake", "spark", "http", "gateway", "sites")
 _SPARK_KEYS = ("master", "memory", "checkpoints")
 _HTTP_KEYS = (
     "host", "port", "names", "max_body", "max_connections", "max_requests", "rate",
     "head_timeout", "body_timeout", "idle_timeout", "handler_timeout", "require_tokens",
 )  # fmt: skip
+_GATEWAY_KEYS = ("enabled", "streams", "sockets", "directories")
 _SITE_KEYS = ("brokers", "port", "heap", "broker", "properties")
 _SECRET = re.compile(r"password|secret|\.key|jaas|token", re.IGNORECASE)
 _SITE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
@@ -117,6 +118,33 @@ class HttpSettings:
 
 
 @dataclass(frozen=True)
+class SocketSettings:
+    """Where a stream's socket for devices listens."""
+
+    port: int
+    host: str = "127.0.0.1"
+
+
+@dataclass(frozen=True)
+class DirectorySettings:
+    """A directory whose files go into a stream."""
+
+    path: str
+    pattern: str = "*.ndjson"
+    settle_s: float = 2.0
+
+
+@dataclass(frozen=True)
+class GatewaySettings:
+    """What comes in from outside, and how; `streams` None are all of the app's."""
+
+    enabled: bool = True
+    streams: tuple[str, ...] | None = None
+    sockets: Mapping[str, SocketSettings] = field(default_factory=dict)
+    directories: Mapping[str, DirectorySettings] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of one project."""
 
@@ -128,6 +156,7 @@ class Settings:
     lake: str = "lake"
     spark: SparkSettings = field(default_factory=lambda: SparkSettings(f"{STATE_FOLDER}/pipelines"))
     http: HttpSettings = field(default_factory=HttpSettings)
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
 
     @property
     def state(self) -> Path:
@@ -199,6 +228,7 @@ def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) 
         lake=_place(environ.get("HEADRACE_LAKE") or _text(table, "lake") or "lake", root),
         spark=_read_spark(table.get("spark", {}), root, environ),
         http=_read_http(table.get("http", {}), environ),
+        gateway=_read_gateway(table.get("gateway", {}), root),
     )
     settings.site_named()
     return settings
@@ -344,6 +374,63 @@ def _read_http(body: Any, environ: Mapping[str, str]) -> HttpSettings:
         handler_timeout_s=_seconds(body, "handler_timeout", default.handler_timeout_s),
         require_tokens=require_tokens,
     )
+
+
+def _read_gateway(body: Any, root: Path) -> GatewaySettings:
+    if not isinstance(body, dict):
+        raise SettingsError(f"'gateway' in {FILE} is not a table.", remedy="Write [gateway].")
+    _refuse_unknown(body, _GATEWAY_KEYS, "gateway")
+    enabled, streams = body.get("enabled", True), body.get("streams")
+    if type(enabled) is not bool:
+        raise SettingsError(f"gateway.enabled is {enabled!r}.", remedy="Write true or false.")
+    if streams is not None and not (isinstance(streams, list) and all(isinstance(each, str) for each in streams)):
+        raise SettingsError(
+            f"gateway.streams is {streams!r}, not a list of names.", remedy='Write streams = ["purchases"].'
+        )
+    sockets = {
+        name: _read_socket(f"gateway.sockets.{name}", each) for name, each in _tables(body, "sockets").items()
+    }
+    directories = {
+        name: _read_directory(f"gateway.directories.{name}", each, root)
+        for name, each in _tables(body, "directories").items()
+    }
+    return GatewaySettings(enabled, None if streams is None else tuple(streams), sockets, directories)
+
+
+def _tables(body: Mapping[str, Any], key: str) -> dict[str, Any]:
+    found = body.get(key, {})
+    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+        raise SettingsError(f"gateway.{key} is not a set of tables.", remedy=f"Write [gateway.{key}.<stream>].")
+    return found
+
+
+def _read_socket(where: str, body: dict[str, Any]) -> SocketSettings:
+    _refuse_unknown(body, ("port", "host"), where)
+    port = body.get("port")
+    if type(port) is not int or not 0 <= port <= 65535:
+        raise SettingsError(
+            f"{where}.port is {port!r}; a port is a number from 1 to 65535, or 0 for a free one.",
+            remedy="Write, for instance, port = 9100.",
+        )
+    return SocketSettings(port, _text(body, "host") or SocketSettings.host)
+
+
+def _read_directory(where: str, body: dict[str, Any], root: Path) -> DirectorySettings:
+    _refuse_unknown(body, ("path", "pattern", "settle"), where)
+    path, pattern = _text(body, "path"), _text(body, "pattern") or DirectorySettings.pattern
+    if not path:
+        raise SettingsError(f"{where} has no path.", remedy='Write, for instance, path = "inbox".')
+    if "/" in pattern or pattern.startswith("."):
+        raise SettingsError(
+            f"{where}.pattern is {pattern!r}.", remedy='Write, for instance, pattern = "*.ndjson".'
+        )
+    try:
+        settle_s = duration(body["settle"]).total_seconds() if "settle" in body else DirectorySettings.settle_s
+    except ValueError as error:
+        raise SettingsError(
+            f"{where}.settle: {error}.", remedy='Write, for instance, settle = "5 seconds".'
+        ) from None
+    return DirectorySettings(str(root / Path(path).expanduser()), pattern, settle_s)
 
 
 def _count(body: Mapping[str, Any], key: str, default: int) -> int:

@@ -22,6 +22,8 @@ ALLOWED: dict[str, set[str]] = {
     # Spark is a process like the broker: Java, jars, files and locks are the substrate's. Tables need the locks.
     "pipelines": BASE | {"log", "http", "substrate"} | MIDDLE,
     "tables": BASE | {"log", "http", "substrate"} | MIDDLE,
+    # Watched directories need the locks, too.
+    "ingest": BASE | {"log", "http", "substrate"} | MIDDLE,
     "services": BASE | {"log", "http"} | MIDDLE,
     "models": BASE | {"log", "http"} | MIDDLE | {"services"},
     # `log.admin` only, checked below; its own parts at will.

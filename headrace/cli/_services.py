@@ -55,6 +55,7 @@ async def run(app: App, asked: dict[str, Any]) -> None:
         app.settings,
         services=[app.services[name] for name in asked["services"]],
         tables=app.tables,
+        streams=app.open_streams,
         instance=number,
         on_event=lambda kind, element, text: say(kind, element=element, text=text),
     )

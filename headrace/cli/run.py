@@ -80,7 +80,9 @@ def run(
         app.close()
         about = {"app": str(path.resolve()), "root": str(settings.root), "site": found.site_name}
         foreground = _Foreground(settings, app.name, output, ends_with="" if services else "pipelines")
-        if services or (app.tables and not only):
+        lasting = not pipelines or any(app.pipelines[name].trigger.kind != "once" for name in pipelines)
+        gateway = settings.gateway.enabled and bool(app.open_streams) and lasting
+        if services or ((app.tables or gateway) and not only):
             for number in range(1, instances + 1):
                 asked = {**about, "services": services, "instance": number}
                 foreground.add(f"services-{number}", "headrace.cli._services", asked)

@@ -117,10 +117,12 @@ def status_of(error: BaseException) -> int | None:
 
 def answer_of_error(error: HeadraceError, status: int) -> Answer:
     """The answer that explains an error to the client."""
-    told = {"kind": type(error).__name__, "message": error.message, "remedy": error.remedy}
+    told: dict[str, Any] = {"kind": type(error).__name__, "message": error.message, "remedy": error.remedy}
     field = error.details.get("field")
     if field:
         told["field"] = str(field)
+    if "problems" in error.details:
+        told["problems"] = error.details["problems"]
     fields = JSON
     headers = {str(name).lower(): str(value) for name, value in error.details.get("headers", {}).items()}
     if status in (429, 503):

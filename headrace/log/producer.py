@@ -195,7 +195,7 @@ class Producer:
                 wire = [
                     *target.constant,
                     ("ce_id", self._prefix + str(next(self._numbers))),
-                    ("ce_time", _now_text()),
+                    ("ce_time", now_text()),
                 ]
             size = len(value) + (len(key) if key is not None else 0)
             if size > limit:
@@ -277,7 +277,7 @@ class Producer:
         else:
             if id is None:
                 id = self._prefix + str(number)
-            wire = [*target.constant, ("ce_id", id), ("ce_time", _now_text())]
+            wire = [*target.constant, ("ce_id", id), ("ce_time", now_text())]
             if isinstance(headers, Mapping):
                 wire += headers.items()
         if partition < 0 and key is None:
@@ -472,7 +472,7 @@ def _too_large(target: _Target, size: int) -> TooLargeError:
 _second = (0, "")
 
 
-def _now_text() -> str:
+def now_text() -> str:
     """The time as CloudEvents writes it, to a tenth of a millisecond."""
     global _second
     seconds, rest = divmod(time.time_ns() // 100_000, 10_000)

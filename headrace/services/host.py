@@ -21,8 +21,11 @@ from headrace.http.message import Request
 from headrace.http.routes import Routes
 from headrace.http.server import HttpServer
 from headrace.http.tokens import Tokens
+from headrace.ingest.border import Border
+from headrace.ingest.requests import Requests
 from headrace.log.message import Message
 from headrace.log.site import Site
+from headrace.log.stream import Stream
 from headrace.services.feed import Place
 from headrace.services.intake import Intake
 from headrace.services.service import Handler, Service, Timer
@@ -49,6 +52,7 @@ class ServiceHost:
         *,
         services: Sequence[Service],
         tables: Sequence[Table[Any]],
+        streams: Sequence[Stream[Any]] = (),
         instance: int = 1,
         on_event: OnEvent = lambda kind, element, text: None,
     ) -> None:
@@ -58,11 +62,15 @@ class ServiceHost:
         self._services = services
         self._number = instance
         self._on_event = on_event
-        self._tables = {table.name: table for table in tables}
+        self._shown = {table.name: table for table in tables}
+        self._tables = dict(self._shown)
         self._homes = _homes(services, self._tables)
         self._opened = OpenTables(site, settings.state / "tables" / app, instance=str(instance))
         self._owners_table = owners_table(lambda: site)
         self._tokens = Tokens(settings.tokens_file)
+        self._border: Border | None = None
+        if streams and settings.gateway.enabled:
+            self._add_border(streams)
         self._partitions: dict[str, int] = {}
         self._intakes: dict[str, Intake] = {}
         self._sessions: dict[str, RunningSessions] = {}
@@ -74,13 +82,32 @@ class ServiceHost:
         self._told_at = time.monotonic()
         self.address = ""
 
+    def _add_border(self, streams: Sequence[Stream[Any]]) -> None:
+        """Let data in: the gateway is a service of ours, with tables of its own."""
+        border = self._border = Border(
+            self._site,
+            self._settings.gateway,
+            streams,
+            self._tokens,
+            instance=self._number,
+            require_tokens=self._settings.http.require_tokens,
+            on_note=lambda text: self._on_event("note", self._app, text),
+        )
+        self._own = Service(
+            f"{self._app}.gateway", declare_table=_no_table, tables=(border.requests_table,), declared_at=""
+        )
+        self._tables |= {table.name: table for table in border.tables}
+        self._homes[border.requests_table.name] = self._own
+
     async def start(self) -> None:
         site = self._site
         tables = list(self._tables.values())
         in_thread = asyncio.get_running_loop().run_in_executor
+        own = self._border.tables if self._border else []
         if self._homes:
-            await in_thread(None, lambda: site.admin().ensure(self._owners_table))
+            own = [*own, self._owners_table]
             tables.append(self._owners_table)
+        await in_thread(None, lambda: site.admin().ensure(*own))
         self._partitions = await in_thread(None, lambda: site.admin().partition_counts())
         await self._opened.open(tables, self._on_progress)
         for note in self._opened.notes:
@@ -94,8 +121,12 @@ class ServiceHost:
         for service in self._services:
             for function in service.starting:
                 await function()
+        if self._border is not None:
+            await self._start_service(self._own)
+            await self._border.start()
         for service in self._services:
             await self._start_service(service)
+            self._on_event("started", service.name, _says(service))
 
     async def _listen(self) -> str:
         """Start the server; on another port if the usual one is taken and nobody asked for it."""
@@ -131,11 +162,11 @@ class ServiceHost:
         return f"instance-{self._app}-{self._number}"
 
     def _elements(self) -> list[str]:
-        return [self._app, *(service.name for service in self._services), *self._tables]
+        return [self._app, *(service.name for service in self._services), *self._shown]
 
     def _mounts(self) -> dict[str, Any]:
         """What answers where; sessions' routes are made now, because they need what runs."""
-        tables, changes = table_routes(self._tables)
+        tables, changes = table_routes(self._shown)
         own = Routes(self._app)
         for service in self._services:
             own.include(service.routes)
@@ -151,7 +182,10 @@ class ServiceHost:
                     )
                     self._sessions[kind.table.name].add_routes(routes)
                 own.include(routes)
-        return {"/": own, "/tables": tables, "/changes": changes}
+        mounts = {"/": own, "/tables": tables, "/changes": changes}
+        if self._border is not None:
+            mounts["/streams"] = self._border.routes(self._owners, self._partitions)
+        return mounts
 
     async def _restore(self) -> None:
         started = time.monotonic()
@@ -160,12 +194,15 @@ class ServiceHost:
             if name in self._homes:
                 table.local.owned = frozenset()
                 table._attach(table.local, Router(table, self._partitions[name], self._owners))
-        for table in full:
-            counted = self._partitions.get(table.name, table.partitions)
-            await self._opened.restore(table, range(counted))
+        await asyncio.gather(
+            *(
+                self._opened.restore(table, range(self._partitions.get(table.name, table.partitions)))
+                for table in full
+            )
+        )
         self._restored = True
-        if any(table.name in self._tables for table in full):
-            names = ", ".join(table.name for table in full if table.name in self._tables)
+        if any(table.name in self._shown for table in full):
+            names = ", ".join(table.name for table in full if table.name in self._shown)
             self._on_event("restored", self._app, f"{names} in {time.monotonic() - started:.1f} s")
 
     async def _start_service(self, service: Service) -> None:
@@ -192,7 +229,6 @@ class ServiceHost:
             intake.start()
         for timer in service.timers:
             self._timers.append(asyncio.get_running_loop().create_task(self._tick(service, timer)))
-        self._on_event("started", service.name, _says(service))
 
     async def wait_until_ready(self) -> None:
         """Return when the groups have given out their partitions, and what they need is restored."""
@@ -209,8 +245,8 @@ class ServiceHost:
             held = [p for stream, p in places if stream == name and (stream, p) in self._held]
             restored = await self._opened.restore(table, held)
             table.local.owned = (table.local.owned or frozenset()) | set(restored)
-            if name in self._sessions:
-                await self._sessions[name].take_over(restored)
+            if (keeper := self._keeper(name)) is not None:
+                await keeper.take_over(restored)
             await self._owners.claim(name, [p for p in restored if (name, p) in self._held])
 
     async def _give_up(self, places: Sequence[Place]) -> None:
@@ -219,9 +255,15 @@ class ServiceHost:
         for name, partitions in _by_table(places, self._homes).items():
             table = self._tables[name]
             table.local.owned = (table.local.owned or frozenset()) - set(partitions)
-            if name in self._sessions:
-                self._sessions[name].give_up(partitions)
+            if (keeper := self._keeper(name)) is not None:
+                keeper.give_up(partitions)
             await self._opened.follower.revoke(name, partitions)
+
+    def _keeper(self, table: str) -> RunningSessions | Requests | None:
+        """What works with the rows of a partitioned table, and so comes and goes with its partitions."""
+        if self._border is not None and table == self._border.requests_table.name:
+            return self._border.requests
+        return self._sessions.get(table)
 
     async def _run_session(self, handler: Handler, message: Message[Any]) -> None:
         assert handler.session is not None
@@ -275,7 +317,7 @@ class ServiceHost:
                     "paused": [f"{s}/{p}" for s, p in intake.paused] if intake else [],
                 }
             )
-        for name, table in self._opened.tables.items():
+        for name, table in self._shown.items():
             copy = table.__dict__.get("_copy")
             found.append({"name": name, "kind": "table", "behind": copy.behind if copy else 0})
         return found
@@ -299,9 +341,17 @@ class ServiceHost:
         self._stopping = True
         for timer in self._timers:
             timer.cancel()
+        own = self._intakes.pop(self._own.name, None) if self._border is not None else None
         await asyncio.gather(*(intake.stop(grace_s) for intake in self._intakes.values()), return_exceptions=True)
+        if self._border is not None:
+            await self._border.stop_taking(grace_s)
         if self.address:
             await self._server.stop(grace_s=grace_s)
+        if self._border is not None:
+            await self._border.close()
+        if own is not None:  # last: until then others ask here for what is with this instance
+            with contextlib.suppress(HeadraceError):
+                await own.stop(grace_s)
         for sessions in self._sessions.values():
             await sessions.stop()
         for service in self._services:
@@ -339,6 +389,10 @@ def _by_table(places: Sequence[Place], homes: dict[str, Service]) -> dict[str, l
         if name in homes:
             found.setdefault(name, []).append(partition)
     return found
+
+
+def _no_table(*_: Any, **__: Any) -> Any:
+    raise AssertionError("the gateway has no sessions")
 
 
 def _says(service: Service) -> str:

@@ -12,10 +12,9 @@ import heapq
 import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, get_type_hints
-from urllib.parse import quote
 
 from headrace.clock import Clock, SystemClock
-from headrace.errors import BusyError, DefinitionError, HttpError
+from headrace.errors import BusyError, DefinitionError
 from headrace.http.message import Request, Response
 from headrace.http.routes import Routes
 from headrace.log.ack import Ack
@@ -25,10 +24,9 @@ from headrace.metrics import Metrics
 from headrace.services.intake import publish_results
 from headrace.services.service import Handler
 from headrace.services.session import Session, SessionKind, Tag
-from headrace.tables.owners import LOCAL_HEADER, MovingError, Owners, partition_of
+from headrace.tables.owners import Owners, partition_of
 
 _SWEEP_S = 1.0
-_FORWARDED = ("content-type", "accept", "authorization", "x-request-id", "traceparent")
 
 
 class _Slot:
@@ -263,23 +261,10 @@ class RunningSessions:
 
     async def _forward(self, key: str, request: Request) -> Response | None:
         """What the instance says that has the session; None if it is this one."""
-        if self.is_here(key):
-            return None
-        if LOCAL_HEADER.encode() in request.raw_headers:
-            raise HttpError(421, f"The session {key!r} is with another instance.")
-        headers = {name: value for name, value in request.headers.items() if name in _FORWARDED}
-        path = quote(request.path, safe="/%") + (f"?{request.query_text}" if request.query_text else "")
-
-        async def ask() -> Response | None:
-            if self.is_here(key):
-                return None
-            address = await self._owners.of(self.kind.table.name, self._partition(key))
-            answer = await self._owners.ask(
-                address, request.method, path, headers={**headers, LOCAL_HEADER: "1"}, body=bytes(request.body)
-            )
-            if answer.status == 421:
-                raise MovingError(f"The session {key!r} has just moved.")
-            media_type = answer.headers.get("content-type", "application/json")
-            return Response(answer.body, status=answer.status, media_type=media_type)
-
-        return await self._owners.patiently(ask)
+        return await self._owners.forward(
+            request,
+            self.kind.table.name,
+            self._partition(key),
+            lambda: self.is_here(key),
+            what=f"The session {key!r}",
+        )

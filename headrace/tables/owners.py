@@ -16,8 +16,9 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from headrace.clock import Clock, SystemClock
-from headrace.errors import BusyError, HeadraceError
+from headrace.errors import BusyError, HeadraceError, HttpError
 from headrace.http.client import Answer, HttpClient
+from headrace.http.message import Request, Response
 from headrace.records import Record
 from headrace.tables.copy import Copy
 from headrace.tables.table import Table
@@ -26,6 +27,11 @@ LOCAL_HEADER = "headrace-local"  # asks for what this instance has itself, so th
 _PAGE = 1000
 _PATIENCE_S = 8.0  # a partition on its way from one instance to another arrives within this
 _AGAIN_S = 0.02
+_FORWARDED = (
+    "content-type", "accept", "authorization", "x-request-id", "traceparent",
+    "idempotency-key", "prefer", "ce-id", "ce-time",
+)  # fmt: skip
+_RETURNED = ("location", "retry-after", "idempotent-replayed")
 
 T = TypeVar("T")
 
@@ -114,6 +120,32 @@ class Owners:
                     raise
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 1.5, 0.25)
+
+    async def forward(
+        self, request: Request, table: str, partition: int, is_here: Callable[[], bool], *, what: str
+    ) -> Response | None:
+        """What the partition's owner answers to a request; None if it is here, also when it has just come."""
+        if is_here():
+            return None
+        if LOCAL_HEADER.encode() in request.raw_headers:
+            raise HttpError(421, f"{what} is with another instance.")
+        headers = {name: value for name, value in request.headers.items() if name in _FORWARDED}
+        path = quote(request.path, safe="/%") + (f"?{request.query_text}" if request.query_text else "")
+
+        async def ask() -> Response | None:
+            if is_here():
+                return None
+            address = await self.of(table, partition)
+            answer = await self.ask(
+                address, request.method, path, headers={**headers, LOCAL_HEADER: "1"}, body=bytes(request.body)
+            )
+            if answer.status == 421:
+                raise MovingError(f"{what} has just moved.")
+            media_type = answer.headers.get("content-type", "application/json")
+            returned = {name: answer.headers[name] for name in _RETURNED if name in answer.headers}
+            return Response(answer.body, status=answer.status, headers=returned, media_type=media_type)
+
+        return await self.patiently(ask)
 
     async def ask(self, address: str, method: str, path: str, **more: Any) -> Answer:
         """Ask another instance; if it cannot be reached, its partitions will be taken over."""

@@ -194,6 +194,7 @@ def test_instance_that_goes_is_taken_over_and_nothing_is_lost_or_doubled(
     with running(found, 2) as addresses:
         with load(app, addresses) as (written, clients):
             wait_until(lambda: len(written) > RATE)
+            wait_until(lambda: all(answers(addresses[0], f"/sums/{card}") for card in CARDS), timeout_s=60)
             record = read_record(found.state / "apps" / "serving", "services-2")
             assert record is not None
             os.kill(record.pid, number)
