@@ -230,7 +230,7 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
     [
         (
             "broker = 1",
-            r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, spark, http, sites\.",
+            r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, spark, http, gateway, sites\.",
         ),
         (
             "[sites.main]\nbrokrs = 1",
@@ -264,6 +264,16 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
         ("[http]\nmax_requests = 0", r"http.max_requests is 0; it is a number from 1"),
         ('[http]\nhead_timeout = "soon"', r"http.head_timeout: 'soon' is not a duration"),
         ("[http]\nrequire_tokens = 1", r"http.require_tokens is 1"),
+        ("gateway = 1", r"'gateway' in headrace.toml is not a table"),
+        ("[gateway]\nenable = true", r"Unknown key 'enable' in \[gateway\] of headrace.toml; known are enabled"),
+        ("[gateway]\nenabled = 1", r"gateway.enabled is 1"),
+        ('[gateway]\nstreams = "a"', r"gateway.streams is 'a', not a list of names"),
+        ("[gateway]\nsockets = 1", r"gateway.sockets is not a set of tables"),
+        ("[gateway.sockets.a]", r"gateway.sockets.a.port is None"),
+        ("[gateway.sockets.a]\nport = 70000", r"gateway.sockets.a.port is 70000"),
+        ("[gateway.directories.a]", r"gateway.directories.a has no path"),
+        ('[gateway.directories.a]\npath = "x"\npattern = "../*"', r"gateway.directories.a.pattern is"),
+        ('[gateway.directories.a]\npath = "x"\nsettle = 1', r"gateway.directories.a.settle: 1 is not a duration"),
         (
             '[sites.main]\nsasl.username = "ann"\nclient.rack = "east"',
             r"Site 'main' has client options \(client.rack, sasl.username\) but no bootstrap.servers",

@@ -339,7 +339,7 @@ def _checked(inlet: Inlet, items: list[bytes], key: str | None, id: str, is_batc
     except DecodeError as error:
         if "is not JSON" in error.message or "UTF-8" in error.message:
             raise DecodeError(error.message, remedy="Send JSON.", field="", status=400) from None
-        raise
+        raise DecodeError(error.message, remedy="Correct it; nothing was written.", **error.details) from None
 
 
 def _once(headers: Mapping[bytes, bytes], own_id: str, values: Any) -> str:

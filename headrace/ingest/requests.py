@@ -36,6 +36,7 @@ REMEMBERED = timedelta(hours=24)
 _MOST_ACCEPTED = 200
 _MAX_BYTES = 16 * 1024**2
 _SEEN_S = 10.0
+_SWEEP_S = 0.5
 
 
 class Stored(Record):
@@ -127,6 +128,8 @@ class Requests:
         self._clock = clock or SystemClock()
         self._current: dict[str, tuple[str, asyncio.Task[Noted]]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._finished: dict[str, tuple[Noted, Ack]] = {}  # results that cannot be read from the table yet
+        self._sweep: asyncio.TimerHandle | None = None
         self._accepted = 0
 
     def is_here(self, request: str) -> bool:
@@ -168,7 +171,7 @@ class Requests:
         """A request's result, None while it is under way; NotFoundError if it is not known."""
         found = self._current.get(name)
         if found is None:
-            known: Noted | None = self.table.local.get(name.encode())
+            known = self._look_up(name)
             if known is None:
                 raise NotFoundError(
                     "There is no such request.",
@@ -199,6 +202,8 @@ class Requests:
 
     async def stop(self) -> None:
         """Finish what was begun."""
+        if self._sweep is not None:
+            self._sweep.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10.0)
         for task in self._tasks:
@@ -209,7 +214,7 @@ class Requests:
     def _known(self, asked: Submission) -> tuple[Noted | None, asyncio.Task[Noted] | None]:
         """What is known of this request; 422 if it was another one that had its key."""
         digest, task = self._current.get(asked.request, ("", None))
-        known: Noted | None = None if task is not None else self.table.local.get(asked.request.encode())
+        known = None if task is not None else self._look_up(asked.request)
         if known is not None:
             digest = known.digest
         if digest and digest != asked.digest:
@@ -307,18 +312,28 @@ class Requests:
             places=tuple(places),
         )
         # Should this not arrive, the records are found by the note. Until it can be read, we are who knows.
-        ack = self.table.publish(done)
-        self._keep(note.request, done, ack)
+        self._finished[note.request] = (done, self.table.publish(done))
+        if self._sweep is None:
+            self._sweep = asyncio.get_running_loop().call_later(_SWEEP_S, self._forget)
         return done
 
-    def _keep(self, name: str, done: Noted, ack: Any) -> None:
-        async def known() -> Noted:
-            with contextlib.suppress(HeadraceError, TimeoutError):
-                async with asyncio.timeout(60):
-                    await self.table.wait_for(await ack)
-            return done
+    def _look_up(self, name: str) -> Noted | None:
+        finished = self._finished.get(name)
+        known: Noted | None = finished[0] if finished is not None else self.table.local.get(name.encode())
+        return known
 
-        asyncio.get_running_loop().call_soon(self._start, name, done.digest, known())
+    def _forget(self) -> None:
+        """Drop the results that can be read from the table by now, or are not in the log: the note tells of them."""
+        positions = self.table.local.positions
+        for name, (_, ack) in list(self._finished.items()):
+            is_read = ack.done() and ack.offset < max(0, positions.get(ack.partition, 0))
+            if not is_read and self.is_here(name):
+                continue
+            ack.ignore()
+            del self._finished[name]
+        self._sweep = None
+        if self._finished:
+            self._sweep = asyncio.get_running_loop().call_later(_SWEEP_S, self._forget)
 
 
 async def write_all(

@@ -317,6 +317,8 @@ class ServiceHost:
                     "paused": [f"{s}/{p}" for s, p in intake.paused] if intake else [],
                 }
             )
+        if self._border is not None:
+            found.append({"name": "gateway", "kind": "gateway"})
         for name, table in self._shown.items():
             copy = table.__dict__.get("_copy")
             found.append({"name": name, "kind": "table", "behind": copy.behind if copy else 0})
