@@ -323,7 +323,7 @@ class Requests:
         return known
 
     def _forget(self) -> None:
-        """Drop the results that can be read from the table by now, or are not in the log: the note tells of them."""
+        """Drop the results that can be read from the table by now, or never will: the note tells of those."""
         positions = self.table.local.positions
         for name, (_, ack) in list(self._finished.items()):
             is_read = ack.done() and ack.offset < max(0, positions.get(ack.partition, 0))
