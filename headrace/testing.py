@@ -175,6 +175,7 @@ def run_services(headrace_app: App) -> Callable[..., AbstractContextManager[Runn
                 app.settings,
                 services=chosen,
                 tables=app.tables,
+                companions=app.companions,
                 instance=instance,
                 **options,
             )
