@@ -30,7 +30,7 @@ def list_models(context: typer.Context, output: Output = Format.TEXT) -> None:
     """List the models: which version serves, since when, and why."""
     registry = _registry(context)
     choices = registry.all_choices()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, versions in sorted(registry.all().items()):
         choice, serving = choices.get(name), registry.serving(versions, choices.get(name))
         newest = versions[max(versions)]

@@ -1,7 +1,7 @@
 """Models: versioned parameters, trained by Spark pipelines, that score records in services. See docs/models.md.
 
 `app.model` declares one, `app.train` trains it. Here are the kinds, for publishing by hand, and what a training
-function needs: `vectors` and `gaussian`.
+function needs: `vectors` and `fit_gaussian`.
 """
 
 from importlib import import_module
@@ -21,7 +21,7 @@ from headrace.models.trees import Tree, Trees
 from headrace.models.version import Choice, ModelVersion
 
 if TYPE_CHECKING:
-    from headrace.models.spark import column, gaussian, vectors
+    from headrace.models.spark import column, fit_gaussian, vectors
 
 __all__ = [
     "Choice",
@@ -41,12 +41,12 @@ __all__ = [
     "Tree",
     "Trees",
     "column",
-    "gaussian",
+    "fit_gaussian",
     "vectors",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("column", "gaussian", "vectors"):  # what needs Spark is imported when it is used
+    if name in ("column", "fit_gaussian", "vectors"):  # what needs Spark is imported when it is used
         return getattr(import_module("headrace.models.spark"), name)
     raise AttributeError(f"module 'headrace.models' has no attribute {name!r}")

@@ -8,16 +8,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from headrace.clock import SystemClock
-from headrace.errors import ModelError, NotFoundError
+from headrace.errors import DecodeError, ModelError, NotFoundError
 from headrace.log.site import Site
 from headrace.log.stream import Stream
 from headrace.models._check import refuse
@@ -39,6 +40,8 @@ from headrace.models.shadow import ShadowReport
 from headrace.models.version import Choice, ModelVersion, Trained, in_order
 from headrace.substrate._files import locked, write_atomically
 from headrace.tables.table import Table
+
+R = TypeVar("R")
 
 _REPORTS_KEPT = timedelta(days=30)
 _BEFORE_KEPT = 100
@@ -84,7 +87,7 @@ class Registry:
         """Every version of every model, by name and number."""
         found: dict[str, dict[int, ModelVersion]] = {}
         if self.versions.name in self.site.admin().partition_counts():
-            for record in self.versions.latest().values():
+            for record in self._latest(self.versions).values():
                 found.setdefault(record.model, {})[record.version] = record
         return found
 
@@ -94,7 +97,20 @@ class Registry:
     def all_choices(self) -> dict[str, Choice]:
         if self.choices.name not in self.site.admin().partition_counts():
             return {}
-        return self.choices.latest()
+        return self._latest(self.choices)
+
+    def _latest(self, table: Table[R]) -> dict[str, R]:
+        """As `Table.latest`, but whatever somebody wrote there that is no record is left out, as tables do."""
+        found: dict[str, R] = {}
+        with self.site.consumer(table, until="end") as messages:
+            for message in messages:
+                key = message.key or ""
+                if message.is_tombstone:
+                    found.pop(key, None)
+                else:
+                    with contextlib.suppress(DecodeError):
+                        found[key] = message.record
+        return found
 
     def choice(self, model: str) -> Choice:
         return self.all_choices().get(model) or Choice(model=model)
@@ -213,7 +229,7 @@ class Registry:
         serving = self.serving(versions, before)
         earlier = list(before.before)
         if serving is not None and serving.version != version:
-            earlier.append(serving.version)
+            earlier = [*_history(before, versions, serving.version), serving.version]
         return self._decide(
             before, by, version=version, pinned=pin, until=max(versions), before=earlier[-_BEFORE_KEPT:]
         )
@@ -224,7 +240,7 @@ class Registry:
         choice = self.choice(model)
         serving = self.serving(versions, choice)
         top = serving.version if serving is not None else (choice.version or max(versions) + 1)
-        earlier = [version for version in choice.before if version in versions and version != top]
+        earlier = _history(choice, versions, top)
         candidates = [
             *reversed(earlier),
             *(version for version in sorted(versions, reverse=True) if version < top),
@@ -235,7 +251,9 @@ class Registry:
             except ModelError:
                 continue
             before = earlier[: earlier.index(version)] if version in earlier else []
-            return self._decide(choice, by, version=version, pinned=True, until=max(versions), before=before)
+            return self._decide(
+                choice, by, version=version, pinned=True, until=max(versions), before=before[-_BEFORE_KEPT:]
+            )
         raise NotFoundError(
             f"Model {model!r} has no version before {top} that could serve.",
             remedy=f"See what there is with: headrace model show {model}",
@@ -270,6 +288,17 @@ class Registry:
                 there = ", ".join(map(str, sorted(known)[-10:]))
                 raise NotFoundError(f"Model {model!r} has no version {version}.", remedy=f"It has: {there}.")
         return known
+
+
+def _history(choice: Choice, versions: Collection[int], top: int) -> list[int]:
+    """What served before the version that serves now, the last one last."""
+    ascending = sorted(version for version in versions if version < top)
+    if choice.version is None:
+        return ascending
+    found = [version for version in choice.before if version in versions]
+    if not choice.pinned and top > choice.until:
+        found += [choice.version, *(version for version in ascending if version > choice.until)]
+    return [version for version in found if version != top]
 
 
 def examples_of(parameters: Parameters, features: int) -> tuple[Example, ...]:

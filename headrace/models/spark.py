@@ -51,7 +51,7 @@ def vectors(frame: DataFrame, model: Model, column: str = "features") -> DataFra
     return VectorAssembler(inputCols=list(model.features), outputCol=column).transform(there)
 
 
-def gaussian(frame: DataFrame, model: Model) -> Gaussian:
+def fit_gaussian(frame: DataFrame, model: Model) -> Gaussian:
     """Mean and covariance of the model's features, computed by Spark in one pass over the centred rows."""
     names = list(model.features)
     rows = frame.select(*(F.col(name).cast("double").alias(name) for name in names)).dropna()

@@ -28,7 +28,7 @@ from headrace.log.site import Site
 from headrace.log.stream import Stream
 from headrace.models import spark as mllib
 from headrace.models._check import refuse
-from headrace.models.document import Example, Parameters, named
+from headrace.models.document import Example, Parameters
 from headrace.models.drift import baseline_of
 from headrace.models.kind import is_close
 from headrace.models.onnx import Onnx
@@ -84,7 +84,9 @@ def train(spark: SparkSession, training: Training, *, site: Site, settings: Sett
         parameters = result if is_ours else mllib.parameters_of(result, model, folder)
         sample, scores = _sample(result, kept[0], training, parameters, rows)
     except ModelError as error:
-        raise named(error, model.name, 0) if "version" not in error.details else error from None
+        reason = error.details.get("reason") or error.message
+        text = f"Training {training.name!r} has made no version of model {model.name!r}: {reason}."
+        raise ModelError(text, remedy=error.remedy, model=model.name, reason=reason) from None
     finally:
         for frame in kept:
             frame.unpersist()
@@ -120,7 +122,9 @@ def _called(training: Training, frames: Sequence[DataFrame]) -> tuple[Any, dict[
     except HeadraceError:
         raise
     except Exception as error:
-        raise _explain.of_function(training.name, training.function, error) from None
+        explained = _explain.of_function(training.name, training.function, error)
+        text = explained.message.replace("Pipeline", "Training", 1)
+        raise DefinitionError(text, remedy=explained.remedy) from None
     result, metrics = found if isinstance(found, tuple) and len(found) == 2 else (found, {})
     if result is None or isinstance(result, DataFrame):
         raise DefinitionError(
