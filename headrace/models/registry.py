@@ -214,7 +214,7 @@ class Registry:
         if not old:
             return
         choice = self.choice(model)
-        chosen = {choice.version, *choice.shadows, *choice.before}
+        chosen = {choice.version, *choice.shadows, *choice.before[-1:]}
         for version in old:
             if version not in chosen:
                 self.versions.delete(model, version).result()
@@ -241,19 +241,15 @@ class Registry:
         serving = self.serving(versions, choice)
         top = serving.version if serving is not None else (choice.version or max(versions) + 1)
         earlier = _history(choice, versions, top)
-        candidates = [
-            *reversed(earlier),
-            *(version for version in sorted(versions, reverse=True) if version < top),
-        ]
-        for version in candidates:
-            try:
-                load(versions[version], self.folder)
-            except ModelError:
-                continue
-            before = earlier[: earlier.index(version)] if version in earlier else []
-            return self._decide(
-                choice, by, version=version, pinned=True, until=max(versions), before=before[-_BEFORE_KEPT:]
-            )
+        older = [version for version in sorted(versions) if version < top and version not in earlier]
+        line = [*older, *earlier]
+        for place in range(len(line) - 1, -1, -1):
+            with contextlib.suppress(ModelError):
+                load(versions[line[place]], self.folder)
+                before = line[:place][-_BEFORE_KEPT:]
+                return self._decide(
+                    choice, by, version=line[place], pinned=True, until=max(versions), before=before
+                )
         raise NotFoundError(
             f"Model {model!r} has no version before {top} that could serve.",
             remedy=f"See what there is with: headrace model show {model}",

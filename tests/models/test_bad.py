@@ -15,7 +15,7 @@ from models.fleet import FEATURES, Reading, document, kinds, random_tree, record
 
 from headrace.errors import ModelError
 from headrace.models import Example, Gaussian, KMeans, Linear, Logistic, Scaling, Tree, Trees
-from headrace.models.document import MAX_BYTES, digest, encode, load
+from headrace.models.document import MAX_BYTES, Document, digest, encode, load
 from headrace.models.drift import Baseline, Bins
 from headrace.models.version import ModelVersion
 
@@ -194,6 +194,17 @@ def test_bad_model_is_refused_with_its_reason(name: str, tmp_path: Path) -> None
     error = refused.value
     assert (error.model, error.version, error.exit_code) == ("wear", 3, 9)
     assert re.search(says, error.reason), error.reason
+
+
+@pytest.mark.parametrize(
+    "name", ["golden examples off", "covariance not symmetric", "feature that does not exist"]
+)
+def test_without_the_check_a_bad_model_would_serve(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So it is the check that refuses, not something before it."""
+    monkeypatch.setattr(Document, "check", lambda document: document.parameters.function())
+    assert load(BAD[name][0](3), tmp_path, FEATURES).version == 3
 
 
 def test_good_model_of_each_kind_passes_the_same_checks(tmp_path: Path) -> None:
