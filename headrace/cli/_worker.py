@@ -89,8 +89,10 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         _write_status(folder, runner.status())
         say("ready")
         runner.run(until)
-        while trainer is not None and not until():
+        while trainer is not None and why_ended() is None and not until():
             stop.wait(STATUS_S)
+        if trainer is not None and (ended := why_ended()) is not None:
+            raise ended
     except (Py4JNetworkError, OSError) as error:  # Java is gone, or going
         deadline = time.monotonic() + DEATH_S
         while why_ended() is None and time.monotonic() < deadline:

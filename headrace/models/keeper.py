@@ -7,13 +7,12 @@ one assignment. Windows of scored records are compared with the training, and wi
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
 from headrace.clock import SystemClock
-from headrace.errors import HeadraceError, ModelError
+from headrace.errors import BufferFullError, ModelError, RunningError
 from headrace.log.reporter import INSTANCE
 from headrace.models import drift, shadow
 from headrace.models.document import Loaded, load
@@ -115,7 +114,7 @@ class Keeper:
     async def _follow(self, table: Table[Any], heard: Callable[[Change], str]) -> None:
         """Look again at models whose records in this table change."""
         while True:
-            with contextlib.suppress(HeadraceError):  # the copy is made anew, or too much has come at once
+            try:
                 async with table.local.subscribe(b"", None) as changes:
                     await self._read_all()
                     self._changed.set()
@@ -124,11 +123,15 @@ class Keeper:
                         if name in self._kept:
                             self._dirty.add(name)
                             self._changed.set()
+            except (RunningError, BufferFullError):
+                pass  # the copy is made anew, or too much has come at once
+            except Exception as error:  # whatever it is, what serves goes on, and so does following
+                self._registry.site.reporter.exception(self.name, "follow", error)
             await asyncio.sleep(_PAUSE_S)
 
     def _heard_version(self, change: Change) -> str:
         name, _, number = change.key.decode(errors="replace").partition("|")
-        if name in self._kept:
+        if name in self._kept and number.isdecimal():
             if change.value is None:
                 self._kept[name].versions.pop(int(number), None)
             else:
@@ -155,7 +158,7 @@ class Keeper:
             self._changed.clear()
             try:
                 await self._refresh_all()
-            except HeadraceError as error:  # a table cannot be read for now
+            except Exception as error:  # a table cannot be read for now
                 self._registry.site.reporter.exception(self.name, "follow", error)
                 await asyncio.sleep(_PAUSE_S)
 
@@ -193,8 +196,8 @@ class Keeper:
         name = kept.model.name
         record = await self._registry.versions.get(name, number)
         try:
-            if record is None:
-                reason = "it is chosen, but does not exist"
+            if record is None or (record.model, record.version) != (name, number):
+                reason = "it does not exist" if record is None else f"its record is of version {record.version}"
                 raise ModelError(f"Version {number} of model {name!r} is refused: {reason}.", reason=reason)
             return await asyncio.to_thread(load, record, self._registry.folder, kept.model.features)
         except ModelError as error:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
+from math import isfinite
 from typing import Any
 
 from pyspark import StorageLevel
@@ -139,15 +140,17 @@ def _sample(
 ) -> tuple[list[list[float]], list[float]]:
     """Rows with the scores that Spark gives them; refused if the parameters give others."""
     model = training.model
-    share = min(1.0, 1.2 * SAMPLE_ROWS / rows)
+    share = min(1.0, SAMPLE_ROWS / rows)  # of all of them: the first rows would be those of some keys
     some = frame if share == 1.0 else frame.sample(fraction=share, seed=1)
     parameters.check(len(model.features))
     function = parameters.function()
     if isinstance(parameters, Onnx) or (isinstance(result, Parameters) and not _has_column(parameters, training)):
         values = F.array(*(F.col(name).cast("double") for name in model.features)).alias("values")
-        found = some.dropna(subset=list(model.features)).select(values).limit(SAMPLE_ROWS).collect()
+        found = some.dropna(subset=list(model.features)).select(values).collect()
         return [list(row[0]) for row in found], [function(row[0]) for row in found]
-    scored = mllib.scored(result, some, model, parameters).limit(SAMPLE_ROWS).collect()
+    scored = [
+        row for row in mllib.scored(result, some, model, parameters).collect() if all(map(isfinite, row["values"]))
+    ]
     sample, scores = [list(row["values"]) for row in scored], [float(row["score"]) for row in scored]
     for values, score in zip(sample, scores, strict=True):
         ours = function(values)
