@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
 
 APP = """
 import headrace as hr
-from pyspark.ml.clustering import KMeans
 
 app = hr.App("fleet")
 
@@ -42,7 +41,7 @@ wear = app.model("wear", features=("temperature", "load"))
 @app.train(wear, telemetry, trigger=hr.every("1 hour"))
 def learn(readings):
     usual = readings.where("temperature < 100")
-    return KMeans(k=2, seed=1, initMode="random").fit(hr.models.vectors(usual, wear)), {"k": 2}
+    return hr.models.fit_gaussian(usual, wear), {"usual": usual.count()}
 
 scorer = app.service("scorer")
 
@@ -142,7 +141,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         run_headrace("down", cwd=folder)
 
 
-def test_run_trains_and_scores_and_train_adds_a_version(fleet: Path) -> None:
+def test_run_trains_and_scores(fleet: Path) -> None:
     said = run_headrace("describe", "app.py", cwd=fleet).text
     assert "training learn: telemetry → model wear" in said
     assert run_headrace("model", "list", cwd=fleet).text == "There are no models yet.\n"
@@ -170,9 +169,21 @@ def test_run_trains_and_scores_and_train_adds_a_version(fleet: Path) -> None:
             assert process.wait(60) == 0
         finally:
             process.kill()
-    done = run_headrace("model", "train", "app.py", "wear", "-o", "json", cwd=fleet)
-    assert done.code == 0, done.err
-    assert (json.loads(done.out)["version"], json.loads(done.out)["rows"]) == (2, 91)
     assert "has no training of 'nothing'" in run_headrace(
         "model", "train", "app.py", "nothing", cwd=fleet
     ).complaint(4)
+
+
+@pytest.mark.slow
+def test_train_publishes_a_version_at_once(fleet: Path) -> None:
+    """Another start of Spark for what the tests of trainings show in one that runs."""
+    rows = "\n".join(
+        json.dumps({"device": "d", "temperature": 20.0 + n, "load": 0.1 * (n % 3)}) for n in range(50)
+    )
+    assert run_headrace("describe", "app.py", cwd=fleet).code == 0
+    empty = run_headrace("model", "train", "app.py", "wear", cwd=fleet)
+    assert (empty.code, "There are no rows to train 'wear' on." in empty.err) == (1, True)
+    assert run_headrace("produce", "telemetry", cwd=fleet, stdin=rows).code == 0
+    done = run_headrace("model", "train", "app.py", "learn", "-o", "json", cwd=fleet)
+    assert done.code == 0, done.err
+    assert (json.loads(done.out)["kind"], json.loads(done.out)["rows"]) == ("gaussian", 50)
