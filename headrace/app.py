@@ -32,6 +32,11 @@ from headrace.tables.table import Copies, Keep, Table
 from headrace.units import duration, size_bytes
 
 if TYPE_CHECKING:
+    from headrace.models.drift import Drift
+    from headrace.models.model import Model
+    from headrace.models.registry import Registry
+    from headrace.models.training import Training
+    from headrace.services.companion import Companion
     from headrace.services.service import Service
     from headrace.stores.store import Store
 
@@ -62,6 +67,8 @@ class App:
         self.streams: dict[str, Stream[Any]] = {}
         self.pipelines: dict[str, Pipeline] = {}
         self.services: dict[str, Service] = {}
+        self.models: dict[str, Model] = {}
+        self.trainings: dict[str, Training] = {}
         self._settings = settings
         self._site_name = site
 
@@ -281,6 +288,88 @@ class App:
         self.services[name] = made
         return made
 
+    def model(
+        self,
+        name: str,
+        *,
+        features: str | Sequence[str],
+        required: bool = True,
+        keep: int = 100,
+        drift: Drift | Literal[False] | None = None,
+    ) -> Model:
+        """Declare a model: versioned parameters that give a record with these number fields a score.
+
+        If it is `required`, services read no stream before it has a version. `keep` is how many versions stay in
+        the log. `drift` says how inputs and scores are watched; False: not at all.
+        """
+        from headrace.models.drift import Drift
+        from headrace.models.model import Model
+
+        if name in self.models:
+            raise DefinitionError(
+                f"Model {name!r} is declared twice: here and at {self.models[name].declared_at}.",
+                remedy="Use the first, or another name.",
+            )
+        watched = None if drift is False else drift or Drift()
+        options: dict[str, Any] = {"required": required, "keep": keep, "drift": watched}
+        made = Model(name, features, self._models_registry(_caller()), declared_at=_caller(), **options)
+        self.models[name] = made
+        return made
+
+    def train(
+        self,
+        model: Model,
+        *sources: Stream[Any] | Store,
+        trigger: Trigger,
+        last: str | timedelta | None = None,
+        name: str | None = None,
+    ) -> Callable[[Callable[..., Any]], Training]:
+        """Declare a training: a function from the DataFrames of the sources to a model, and when it is run.
+
+        It returns a model of Spark MLlib or of `hr.models`, or a pair of it and its metrics. `last` limits streams
+        to records sent so recently. With `hr.once()`, only `headrace model train` runs it.
+        """
+        from headrace.models.training import define_training
+
+        declared_at = _caller()
+
+        def declare(function: Callable[..., Any]) -> Training:
+            made = define_training(
+                function, model, sources, trigger, name=name, last=last, declared_at=declared_at
+            )
+            if made.name in self.trainings or made.name in self.pipelines:
+                raise DefinitionError(f"{made.name!r} is declared twice.", remedy="Give the training name=…")
+            self.trainings[made.name] = made
+            return made
+
+        return declare
+
+    def _models_registry(self, declared_at: str) -> Registry:
+        """The streams of models are this app's as soon as it has one."""
+        from headrace.models.registry import Registry
+
+        if not hasattr(self, "_registry"):
+            made = Registry(lambda: self.site, lambda: self.settings.models_folder, declared_at=declared_at)
+            for stream in made.streams:
+                if stream.name in self.streams:
+                    raise DefinitionError(
+                        f"Stream {stream.name!r} is declared at {self.streams[stream.name].declared_at}, "
+                        "but an app with models needs that name.",
+                        remedy="Give your stream another name.",
+                    )
+            self.streams.update({stream.name: stream for stream in made.streams})
+            self._registry = made
+        return self._registry
+
+    @property
+    def companions(self) -> list[Companion]:
+        """What works beside the services: whatever keeps the models up to date."""
+        if not self.models:
+            return []
+        from headrace.models.keeper import Keeper
+
+        return [Keeper(self._registry, list(self.models.values()))]
+
     def _add(self, pipeline: Pipeline) -> Pipeline:
         if pipeline.name in self.pipelines:
             raise DefinitionError(
@@ -293,8 +382,10 @@ class App:
 
     @property
     def open_streams(self) -> list[Stream[Any]]:
-        """What can be written and read from outside: all but what sessions keep for themselves."""
+        """What can be written and read from outside: all but what sessions and models keep for themselves."""
         own = {kind.table.name for service in self.services.values() for kind in service.sessions}
+        if self.models:
+            own |= {stream.name for stream in self._registry.streams}
         return [stream for name, stream in self.streams.items() if name not in own]
 
     @property

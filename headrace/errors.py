@@ -18,7 +18,9 @@
     │   └── LostRecordsError   records were deleted before their reader came
     ├── HttpError              a request is answered with this status                    exit 1
     │   └── BusyError          … 503, for now: too much is going on
+    │       └── NoModelError   … because a model has no version yet
     ├── PipelineError          a pipeline failed, or does what Spark cannot              exit 7
+    ├── ModelError             a version of a model was refused                          exit 9
     ├── StoreError             a store refused what was asked                            exit 8
     │   ├── StoreUnavailableError  … for now: it cannot be reached, or is busy
     │   └── StoreAccessError   … because this user may not
@@ -152,6 +154,16 @@ class BusyError(HttpError):
     def __init__(self, message: str, *, remedy: str = "", retry_after_s: int = 1, **details: Any) -> None:
         headers = {"retry-after": str(retry_after_s)}
         super().__init__(503, message, remedy=remedy, headers=headers, retry_after_s=retry_after_s, **details)
+
+
+class NoModelError(BusyError):
+    """A model has no version that could score, for now; `model` is its name."""
+
+
+class ModelError(HeadraceError, ValueError):
+    """A version of a model was refused; `reason` says why, `model` and `version` which."""
+
+    exit_code = 9
 
 
 class PipelineError(HeadraceError):

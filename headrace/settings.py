@@ -26,12 +26,13 @@ VARIABLES = {
     "HEADRACE_CACHE": "where jars and ahead-of-time caches are kept",
     "HEADRACE_JAVA_HOME": "the Java to use instead of the one brought along",
     "HEADRACE_LAKE": "where the tables of the lake are kept",
+    "HEADRACE_MODELS": "where the files of models are kept",
     "HEADRACE_SPARK_MASTER": "the Spark cluster that pipelines run on",
     "HEADRACE_HTTP_HOST": "the address that HTTP servers listen on",
     "HEADRACE_HTTP_PORT": "the port that HTTP servers listen on",
 }
 CLIENT_PREFIX = "HEADRACE_CLIENT_"
-_TOP_KEYS = ("site", "cache", "java_home", "lake", "spark", "http", "gateway", "sites")
+_TOP_KEYS = ("site", "cache", "java_home", "lake", "models", "spark", "http", "gateway", "sites")
 _SPARK_KEYS = ("master", "memory", "checkpoints")
 _HTTP_KEYS = (
     "host", "port", "names", "max_body", "max_connections", "max_requests", "rate",
@@ -154,6 +155,7 @@ class Settings:
     java_home: Path | None = None
     sites: Mapping[str, SiteSettings] = field(default_factory=dict)
     lake: str = "lake"
+    models: Path | None = None
     spark: SparkSettings = field(default_factory=lambda: SparkSettings(f"{STATE_FOLDER}/pipelines"))
     http: HttpSettings = field(default_factory=HttpSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
@@ -162,6 +164,11 @@ class Settings:
     def state(self) -> Path:
         """The project's `.headrace` folder: data, logs, records of what runs."""
         return self.root / STATE_FOLDER
+
+    @property
+    def models_folder(self) -> Path:
+        """Holds the files of models; on several machines, a folder that they share."""
+        return self.models or self.state / "models"
 
     @property
     def tokens_file(self) -> Path:
@@ -202,6 +209,7 @@ def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) 
     _refuse_unknown(table, _TOP_KEYS, "")
     cache = environ.get("HEADRACE_CACHE") or _text(table, "cache") or _default_cache(environ)
     java_home = environ.get("HEADRACE_JAVA_HOME") or _text(table, "java_home")
+    models = environ.get("HEADRACE_MODELS") or _text(table, "models")
     site = environ.get("HEADRACE_SITE") or _text(table, "site") or "main"
     declared = table.get("sites", {"main": {}})
     if not isinstance(declared, dict) or not all(isinstance(value, dict) for value in declared.values()):
@@ -226,6 +234,7 @@ def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) 
         java_home=Path(java_home).expanduser() if java_home else None,
         sites=sites,
         lake=_place(environ.get("HEADRACE_LAKE") or _text(table, "lake") or "lake", root),
+        models=root / Path(models).expanduser() if models else None,
         spark=_read_spark(table.get("spark", {}), root, environ),
         http=_read_http(table.get("http", {}), environ),
         gateway=_read_gateway(table.get("gateway", {}), root),

@@ -176,6 +176,7 @@ def run_services(headrace_app: App) -> Callable[..., AbstractContextManager[Runn
                 services=chosen,
                 tables=app.tables,
                 streams=app.open_streams,
+                companions=app.companions,
                 instance=instance,
                 **options,
             )

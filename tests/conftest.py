@@ -21,10 +21,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let two workers share a run by files: all that needs the one Spark session goes to one of them."""
     from xdist.scheduler import LoadScopeScheduling
 
+    on_spark = ("tests/pipelines/", "tests/stores/", "tests/models/test_spark")
+
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
-            return "spark" if file.startswith(("tests/pipelines/", "tests/stores/")) else file
+            return "spark" if file.startswith(on_spark) else file
 
     return ByFile(config, log)
 

@@ -30,6 +30,8 @@ EXIT_CODES = {
     "LostRecordsError": 5,
     "HttpError": 1,
     "BusyError": 1,
+    "NoModelError": 1,
+    "ModelError": 9,
     "PipelineError": 7,
     "StoreError": 8,
     "StoreUnavailableError": 8,

@@ -25,7 +25,8 @@ ALLOWED: dict[str, set[str]] = {
     # Watched directories need the locks, too.
     "ingest": BASE | {"log", "http", "substrate"} | MIDDLE,
     "services": BASE | {"log", "http"} | MIDDLE,
-    "models": BASE | {"log", "http"} | MIDDLE | {"services"},
+    # Files that are whole or not there, and locks, as for tables.
+    "models": BASE | {"log", "http", "substrate"} | MIDDLE | {"services"},
     # `log.admin` only, checked below; its own parts at will.
     "substrate": BASE | {"substrate", "log"},
     # What users see: the app ties the layers together, the test kit starts a site for it.

@@ -230,8 +230,8 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
     [
         (
             "broker = 1",
-            r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, spark, http, gateway, "
-            r"sites\.",
+            r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, models, spark, "
+            r"http, gateway, sites\.",
         ),
         (
             "[sites.main]\nbrokrs = 1",

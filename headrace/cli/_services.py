@@ -56,6 +56,7 @@ async def run(app: App, asked: dict[str, Any]) -> None:
         services=[app.services[name] for name in asked["services"]],
         tables=app.tables,
         streams=app.open_streams,
+        companions=app.companions if asked["services"] else (),
         instance=number,
         on_event=lambda kind, element, text: say(kind, element=element, text=text),
     )

@@ -1,4 +1,4 @@
-"""The process that holds Spark: runs an app's pipelines and says what happens, one JSON line each, on its output.
+"""The process that holds Spark: runs an app's pipelines and trainings, and says what happens, one JSON line each.
 
 Started and supervised by `headrace run`. It ends by itself when all its pipelines have finished, and with an
 error, in its last line, when one is defined wrongly. What it looks like from outside is in `status.json`.
@@ -22,6 +22,7 @@ from headrace.app import App
 from headrace.cli._load import load_app
 from headrace.cli._told import say, say_error
 from headrace.errors import HeadraceError, SubstrateError
+from headrace.models.training import Training
 from headrace.pipelines.definition import Pipeline
 from headrace.settings import Settings
 from headrace.substrate._files import write_atomically
@@ -57,6 +58,7 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
     chosen: Sequence[Pipeline] = [app.pipelines[name] for name in asked["pipelines"]]
     partitions = app.site.admin().partition_counts()
     shuffle = int(settings.spark.options.get("spark.sql.shuffle.partitions", "2"))
+    trainings = [app.trainings[name] for name in asked.get("trainings", ())]
     slots = slots_needed(chosen, partitions, shuffle, os.cpu_count() or 2)
     spark = start_session(settings, name=app.name, slots=slots)
     runner = PipelineRunner(
@@ -67,6 +69,7 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         settings=settings,
         on_event=lambda event: say(event.kind, pipeline=event.pipeline, text=event.text),
     )
+    trainer = _trainer(spark, app, settings, trainings) if trainings else None
     folder = settings.state / "apps" / app.name
     written_at = 0.0
 
@@ -81,15 +84,23 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         with _aside(warm_up, spark, wanted=any(each.trigger.kind == "realtime" for each in chosen)):
             runner.prepare(fresh=asked["fresh"], start=asked["start"])
         runner.start()
+        if trainer is not None:
+            trainer.start()
         _write_status(folder, runner.status())
         say("ready")
         runner.run(until)
+        while trainer is not None and why_ended() is None and not until():
+            stop.wait(STATUS_S)
+        if trainer is not None and (ended := why_ended()) is not None:
+            raise ended
     except (Py4JNetworkError, OSError) as error:  # Java is gone, or going
         deadline = time.monotonic() + DEATH_S
         while why_ended() is None and time.monotonic() < deadline:
             time.sleep(0.05)
         raise why_ended() or error from None
     finally:
+        if trainer is not None:
+            trainer.stop()
         runner.stop()
         _write_status(folder, runner.status())
         app.close()
@@ -99,6 +110,18 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         raise HeadraceError(failed[0]["problem"], remedy="Correct it, then run again.")
     if not stop.is_set():
         say("done")
+
+
+def _trainer(spark: Any, app: App, settings: Settings, trainings: Sequence[Training]) -> Any:
+    from headrace.models.trainer import Trainer
+
+    return Trainer(
+        spark,
+        trainings,
+        site=app.site,
+        settings=settings,
+        on_event=lambda kind, name, text: say(kind, training=name, text=text),
+    )
 
 
 @contextlib.contextmanager

@@ -82,6 +82,12 @@ def describe(
         sources, outputs = (", ".join(each.name for each in side) for side in (pipeline.sources, pipeline.outputs))
         say(f"\npipeline {pipeline.name}: {sources} → {outputs}")
         say(f"  works {pipeline.trigger}\n  declared at {pipeline.declared_at}")
+    for model in app.models.values():
+        say(f"\nmodel {model.name}: {', '.join(model.features)}\n  declared at {model.declared_at}")
+    for training in app.trainings.values():
+        sources = ", ".join(each.name for each in training.sources)
+        say(f"\ntraining {training.name}: {sources} → model {training.model.name}")
+        say(f"  works {training.trigger}\n  declared at {training.declared_at}")
     if not app.streams and not app.pipelines:
         say("It declares nothing yet.")
 
@@ -121,5 +127,19 @@ def _as_json(app: App) -> dict[str, Any]:
                 "declared_at": pipeline.declared_at,
             }
             for pipeline in app.pipelines.values()
+        ],
+        "models": [
+            {"name": model.name, "features": model.features, "declared_at": model.declared_at}
+            for model in app.models.values()
+        ],
+        "trainings": [
+            {
+                "name": training.name,
+                "model": training.model.name,
+                "sources": [each.name for each in training.sources],
+                "trigger": str(training.trigger),
+                "declared_at": training.declared_at,
+            }
+            for training in app.trainings.values()
         ],
     }

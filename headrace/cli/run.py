@@ -35,6 +35,7 @@ _SERVICE_WORDS = {
     "restored": "Tables are restored: {text}.",
     "note": "{text}",
 }
+_TRAINING_WORDS = {"trained": "Training {training} has published {text}.", "failed": "Training {training}: {text}"}
 _WORDS = {
     "started": "Pipeline {pipeline} works {text}.",
     "failed": "{text}",
@@ -68,7 +69,7 @@ def run(
         raise SettingsError(
             "--fresh and --from forget how far a pipeline has come.", remedy="Name the pipelines: --only NAME"
         )
-    pipelines, services = _chosen(app, only)
+    pipelines, services, trainings = _chosen(app, only)
     site = settings.site_named(found.site_name)
     started = False
     if site.embedded and not site.address_file.exists():
@@ -79,17 +80,25 @@ def run(
         app.create()
         app.close()
         about = {"app": str(path.resolve()), "root": str(settings.root), "site": found.site_name}
-        foreground = _Foreground(settings, app.name, output, ends_with="" if services else "pipelines")
+        foreground = _Foreground(
+            settings, app.name, output, ends_with="" if services or trainings else "pipelines"
+        )
         lasting = not pipelines or any(app.pipelines[name].trigger.kind != "once" for name in pipelines)
         gateway = settings.gateway.enabled and bool(app.open_streams) and lasting
         if services or ((app.tables or gateway) and not only):
             for number in range(1, instances + 1):
                 asked = {**about, "services": services, "instance": number}
                 foreground.add(f"services-{number}", "headrace.cli._services", asked)
-        if pipelines:
-            tell(f"Starting {say_count(len(pipelines), 'pipeline')} on Spark ({settings.spark.master}) …")
+        if pipelines or trainings:
+            what = [(pipelines, "pipeline"), (trainings, "training")]
+            counted = " and ".join(say_count(len(names), noun) for names, noun in what if names)
+            tell(f"Starting {counted} on Spark ({settings.spark.master}) …")
             forget = {"fresh": fresh or begin is not None, "start": _start(begin)}
-            foreground.add("pipelines", "headrace.cli._worker", {**about, "pipelines": pipelines, **forget})
+            foreground.add(
+                "pipelines",
+                "headrace.cli._worker",
+                {**about, "pipelines": pipelines, "trainings": trainings, **forget},
+            )
         if not foreground.has_work:
             tell(f"App {app.name} declares nothing that runs: its streams are in the log, and that is all.")
             return
@@ -99,15 +108,21 @@ def run(
             sites.down(settings)
 
 
-def _chosen(app: App, only: list[str] | None) -> tuple[list[str], list[str]]:
+def _chosen(app: App, only: list[str] | None) -> tuple[list[str], list[str], list[str]]:
+    """The pipelines, services and trainings to run; of the trainings, those that are run again and again."""
+    scheduled = [name for name, training in app.trainings.items() if training.trigger.kind == "every"]
+    known = [*app.pipelines, *app.services, *scheduled]
     for name in only or ():
-        if name not in app.pipelines and name not in app.services:
-            known = ", ".join([*app.pipelines, *app.services]) or "none"
+        if name not in known:
             raise NotFoundError(
-                f"App {app.name!r} has no pipeline or service {name!r}.", remedy=f"It has: {known}."
+                f"App {app.name!r} has no pipeline, service or training {name!r} to run.",
+                remedy=f"It has: {', '.join(known) or 'none'}.",
             )
-    wanted = set(only or [*app.pipelines, *app.services])
-    return [name for name in app.pipelines if name in wanted], [name for name in app.services if name in wanted]
+    wanted = set(only or known)
+    pipelines, services, trainings = (
+        [name for name in names if name in wanted] for names in (app.pipelines, app.services, scheduled)
+    )
+    return pipelines, services, trainings
 
 
 def _start(begin: str | None) -> dict[str, str]:
@@ -190,7 +205,7 @@ class _Foreground:
         elif kind == "passing":
             tell(event["message"])
         else:
-            words = _SERVICE_WORDS if "element" in event else _WORDS
+            words = _SERVICE_WORDS if "element" in event else _TRAINING_WORDS if "training" in event else _WORDS
             if kind in words:
                 tell(words[kind].format(**event))
 

@@ -89,10 +89,13 @@ class Stream(Generic[R]):
 
         Delivery: idempotent, acknowledged by all in-sync replicas. Ordering: per key. Threads: from any
         thread or event loop; `await` the Ack or call its `result()`. On failure: the Ack raises. What a service's
-        handler publishes has an id made of that of the record it handles, so that doing it again doubles nothing.
+        handler publishes has an id made of that of the record it handles, so that doing it again doubles nothing,
+        and names the models that scored in the headers `ce_model` and `ce_modelversion`.
         """
-        if id is None and (cause := cause_of_publishing.get()) is not None:
-            id = cause.next_id()
+        if (cause := cause_of_publishing.get()) is not None:
+            id = cause.next_id() if id is None else id
+            if cause.scored_by and not self.codec.is_bytes:
+                headers = {**cause.headers(), **(headers or {})}
         return self._site().shared_producer().send(self, record, key=key, id=id, headers=headers)
 
     def create(self) -> None:

@@ -157,7 +157,7 @@ def options_of(settings: Settings, *, name: str, slots: int) -> dict[str, str]:
     }
     if local:
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
-        # Slots are many, because real-time pipelines hold theirs; what is cut into parts, is for the cores there are.
+        # Slots are many, because real-time pipelines hold theirs; what is cut into parts is for the cores.
         options["spark.default.parallelism"] = str(os.cpu_count() or 1)
     else:
         connector = [str(jars.jar_path(jar, settings.cache)) for jar in jars.jars_of(jars.SPARK_KAFKA)]

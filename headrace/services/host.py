@@ -1,8 +1,8 @@
 """Runs services and tables of an app in one event loop: restores, serves, handles, drains.
 
 The order of a start: stores opened and HTTP up (tables can be read, and say how far behind they are) → full
-copies restored → `on_start` → streams read → ready. Of a stop: not ready → streams read no more → requests
-finished → `on_stop` → published records acknowledged → stores closed.
+copies restored → companions, such as models → `on_start` → streams read → ready. Of a stop: not ready → streams
+read no more → requests finished → `on_stop` → published records acknowledged → stores closed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from headrace.ingest.requests import Requests
 from headrace.log.message import Message
 from headrace.log.site import Site
 from headrace.log.stream import Stream
+from headrace.services.companion import Companion
 from headrace.services.feed import Place
 from headrace.services.intake import Intake
 from headrace.services.service import Handler, Service, Timer
@@ -53,6 +54,7 @@ class ServiceHost:
         services: Sequence[Service],
         tables: Sequence[Table[Any]],
         streams: Sequence[Stream[Any]] = (),
+        companions: Sequence[Companion] = (),
         instance: int = 1,
         on_event: OnEvent = lambda kind, element, text: None,
     ) -> None:
@@ -60,6 +62,7 @@ class ServiceHost:
         self._site = site
         self._settings = settings
         self._services = services
+        self._companions = companions
         self._number = instance
         self._on_event = on_event
         self._shown = {table.name: table for table in tables}
@@ -75,6 +78,7 @@ class ServiceHost:
         self._intakes: dict[str, Intake] = {}
         self._sessions: dict[str, RunningSessions] = {}
         self._timers: list[asyncio.Task[None]] = []
+        self._beginning: asyncio.Task[None] | None = None
         self._held: set[Place] = set()  # what the groups have given to this instance
         self._restored = False
         self._stopping = False
@@ -118,12 +122,22 @@ class ServiceHost:
         self._on_event("listening", self._app, self.address)
         self._owners.address = self.address
         await self._restore()
+        for companion in self._companions:
+            await companion.start()
         for service in self._services:
             for function in service.starting:
                 await function()
         if self._border is not None:
             await self._start_service(self._own)
             await self._border.start()
+        self._beginning = asyncio.get_running_loop().create_task(self._begin())
+        if all(companion.ready() is True for companion in self._companions):
+            await self._beginning
+
+    async def _begin(self) -> None:
+        """Start the services once their companions let them."""
+        for companion in self._companions:
+            await companion.wait()
         for service in self._services:
             await self._start_service(service)
             self._on_event("started", service.name, _says(service))
@@ -138,7 +152,12 @@ class ServiceHost:
                 settings=replace(http, port=port),
                 tokens=self._tokens,
                 metrics=[self._site.reporter.metrics(name) for name in self._elements()],
-                ready={"tables": self._tables_ready, "streams": self._streams_ready, "running": self._is_running},
+                ready={
+                    "tables": self._tables_ready,
+                    **{companion.name: companion.ready for companion in self._companions},
+                    "streams": self._streams_ready,
+                    "running": self._is_running,
+                },
                 on_error=self._on_error,
             )
             try:
@@ -232,6 +251,8 @@ class ServiceHost:
 
     async def wait_until_ready(self) -> None:
         """Return when the groups have given out their partitions, and what they need is restored."""
+        if self._beginning is not None:
+            await self._beginning
         for intake in self._intakes.values():
             await intake.joined.wait()
 
@@ -302,7 +323,10 @@ class ServiceHost:
         return not self._stopping
 
     @property
-    def problem(self) -> Exception | None:
+    def problem(self) -> BaseException | None:
+        begun = self._beginning
+        if begun is not None and begun.done() and not begun.cancelled() and begun.exception() is not None:
+            return begun.exception()
         return next((each.problem for each in self._intakes.values() if each.problem is not None), None)
 
     def status(self) -> list[dict[str, Any]]:
@@ -341,8 +365,8 @@ class ServiceHost:
     async def stop(self, grace_s: float = DRAIN_S) -> None:
         """Drain: nothing that was begun is lost, and nothing is begun any more."""
         self._stopping = True
-        for timer in self._timers:
-            timer.cancel()
+        for task in (*self._timers, *([self._beginning] if self._beginning else [])):
+            task.cancel()
         own = self._intakes.pop(self._own.name, None) if self._border is not None else None
         await asyncio.gather(*(intake.stop(grace_s) for intake in self._intakes.values()), return_exceptions=True)
         if self._border is not None:
@@ -362,6 +386,8 @@ class ServiceHost:
                     await function()
                 except Exception as error:
                     self._report(service.name, function.__name__, error)
+        for companion in self._companions:
+            await companion.stop()
         if self.address:
             await self._client.close()
             with contextlib.suppress(HeadraceError):

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.usefixtures("unreachable")
 COMMANDS = {
     "new", "run", "backfill", "sql", "up", "down", "status", "doctor", "describe", "produce", "consume",
     "lake list", "lake info", "lake history", "lake compact", "lake vacuum",
+    "model list", "model show", "model promote", "model rollback", "model unpin", "model shadow", "model train",
     "stream list", "stream create", "stream describe", "stream alter", "stream delete",
     "group list", "group describe", "group seek",
     "dlq list", "dlq show", "dlq replay", "dlq drop",
