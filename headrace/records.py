@@ -98,6 +98,10 @@ class Codec(Generic[R]):
             self._zones(record, DecodeError, self.name)
         return record
 
+    def decode_again(self, data: bytes) -> R:
+        """The record in bytes that `decode` has read before, without checking them again."""
+        return self._decode(data)
+
     def _key_function(self, names: tuple[str, ...]) -> Callable[[R], bytes]:
         if not names:
             return lambda record: b""

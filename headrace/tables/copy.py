@@ -9,22 +9,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
+
+from msgspec import inspect
 
 from headrace.errors import DecodeError, HeadraceError, RunningError
 from headrace.log.stream import Stream
 from headrace.metrics import Metrics
 from headrace.tables import _layout
 from headrace.tables._ids import IDS_KEPT, Seen, id_hash
-from headrace.tables._layout import HEAD_BYTES, Entry, stored_key
+from headrace.tables._layout import HEAD_BYTES, KEY_MAX, Entry, stored_key
 from headrace.tables.changes import Change, Subscription
 from headrace.tables.store import Damaged, LmdbStore
 
 R = TypeVar("R")
 
 _CHUNK = 500
+_LOOKED_AT = 50_000
+_CACHED = 20_000  # records that are kept decoded: those that were read last
 
 
 class Batch:
@@ -59,7 +64,12 @@ class Copy(Generic[R]):
         self.history = store.about.history
         self.owned: frozenset[int] | None = None  # None: all partitions
         self._decode = table.codec.decode
+        self._decode_again = table.codec.decode_again
+        self.cache: dict[bytes, R] = {}  # for the thread of the event loop
+        self._can_cache = not self.history and _never_changes(inspect.type_info(table.record_type))
+        self._stale: deque[list[bytes] | None] = deque()  # keys that were written since; None: all
         self._time_to_live_s = time_to_live_s
+        self._looked_at: bytes | None = None
         self._on_bad = on_bad
         self.on_damaged: Callable[[], None] = lambda: None
         self.hurry: Callable[[], None] = lambda: None  # somebody waits for what is to be read next
@@ -202,12 +212,24 @@ class Copy(Generic[R]):
             )
         else:
             self.store.write(batch.entries, positions, batch.ids, keep_ids=IDS_KEPT)
+        if not self.history:  # before anybody is told that it can be read
+            self._stale.append(list(batch.entries) if len(batch.entries) <= _CACHED else None)
         self.written |= batch.positions
+
+    def expire(self, batch: Batch, *, now_s: float) -> None:
+        """Add to a batch that records go whose time is over; looks at some of them each time."""
+        if self._time_to_live_s is None or self.history:
+            return
+        before_ms = int((now_s - self._time_to_live_s) * 1000)
+        keys, self._looked_at = self.store.older(before_ms, after=self._looked_at, limit=_LOOKED_AT)
+        for key in keys:
+            batch.entries.setdefault(key, None)
 
     def advance(self, changes: Sequence[Change]) -> None:
         """Let reads see what was written, and tell those who wait. In the event loop's thread."""
         written = dict(self.written)  # before renewing: never say that something can be read which cannot
         self.store.renew()
+        self._refresh()
         self.positions |= written
         if self._waiting:
             still = []
@@ -220,6 +242,17 @@ class Copy(Generic[R]):
             self._waiting = still
         for subscription in self._subscriptions if changes else ():
             subscription.heard(changes)
+
+    def _refresh(self) -> None:
+        """Forget the records of keys that have been written."""
+        cache = self.cache
+        while self._stale:
+            keys = self._stale.popleft()
+            if keys is None:
+                cache.clear()
+            elif cache:
+                for key in keys:
+                    cache.pop(key, None)
 
     def fail(self, error: HeadraceError) -> None:
         """Tell those who wait for records and changes that none will come. In the event loop's thread."""
@@ -234,6 +267,10 @@ class Copy(Generic[R]):
     # Reading: the event loop's thread.
 
     def get(self, key: bytes) -> R | None:
+        """The latest record of a key. Of a type that cannot change, those read last are kept decoded."""
+        known = self.cache.get(key)
+        if known is not None:
+            return known
         if self.history:
             found = self.entry(key)
             return None if found is None else self._decode(found.value)
@@ -241,7 +278,15 @@ class Copy(Generic[R]):
             raw = self.store.get(key)
         except Damaged:
             raise self.damaged() from None
-        return None if raw is None else self._decode(raw[HEAD_BYTES:])
+        if raw is None:
+            return None
+        record = self._decode_again(raw[HEAD_BYTES:])
+        if self._can_cache and len(key) <= KEY_MAX:  # a longer one is stored under another name
+            cache = self.cache
+            if len(cache) >= _CACHED:
+                del cache[next(iter(cache))]
+            cache[key] = record
+        return record
 
     def entry(self, key: bytes) -> Entry | None:
         """The same with its place in the log."""
@@ -361,6 +406,29 @@ def _time_function(table: Stream[Any]) -> Callable[[Any, int], int]:
         return time_ms * 1000 if at is None else micros(at)
 
     return time_of
+
+
+_PLAIN = (
+    inspect.NoneType | inspect.BoolType | inspect.IntType | inspect.FloatType | inspect.StrType | inspect.BytesType
+    | inspect.DateTimeType | inspect.DateType | inspect.TimeType | inspect.TimeDeltaType | inspect.UUIDType
+    | inspect.DecimalType | inspect.EnumType | inspect.LiteralType
+)  # fmt: skip
+
+
+def _never_changes(kind: inspect.Type, around: tuple[type, ...] = ()) -> bool:
+    """Whether a value of this type is safe to be given to several: nothing in it can be changed."""
+    if isinstance(kind, inspect.StructType):
+        inner = (*around, kind.cls)
+        return kind.cls in around or (
+            kind.cls.__struct_config__.frozen and all(_never_changes(field.type, inner) for field in kind.fields)
+        )
+    if isinstance(kind, inspect.UnionType):
+        return all(_never_changes(each, around) for each in kind.types)
+    if isinstance(kind, inspect.TupleType):
+        return all(_never_changes(each, around) for each in kind.item_types)
+    if isinstance(kind, inspect.VarTupleType | inspect.FrozenSetType):
+        return _never_changes(kind.item_type, around)
+    return isinstance(kind, _PLAIN)
 
 
 def micros(at: datetime) -> int:

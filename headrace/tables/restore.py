@@ -335,6 +335,10 @@ class Follower:
             if not self._restoring.get(name):
                 positions = self._batches.setdefault(name, Batch()).positions
                 positions.setdefault(partition, self._copies[name].written.get(partition, 0))
+        now_s = self._clock.now().timestamp()
+        for name, batch in self._batches.items():
+            if not self._restoring.get(name):
+                self._copies[name].expire(batch, now_s=now_s)
         self._flush_all()
 
     def _learn_ends(self) -> None:

@@ -165,6 +165,21 @@ class LmdbStore:
                 found.append(self._entry(key, raw))
             return found
 
+    def older(self, before_ms: int, *, after: bytes | None, limit: int) -> tuple[list[bytes], bytes | None]:
+        """The stored keys of records sent before then, among the next `limit`; and where to go on, if anywhere."""
+        with self._read(), self._env.begin(db=self._data) as txn:
+            cursor = txn.cursor()
+            found: list[bytes] = []
+            if not cursor.set_range(b"" if after is None else after + b"\0"):
+                return found, None
+            for number, (key, raw) in enumerate(cursor):
+                if number == limit:
+                    return found, after
+                after = key
+                if HEAD.unpack_from(raw)[3] < before_ms:
+                    found.append(key)
+            return found, None
+
     def everything(self) -> Iterator[Entry]:
         """All entries, as they were at one moment."""
         with self._read(), self._env.begin(db=self._data) as txn:

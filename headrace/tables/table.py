@@ -56,12 +56,13 @@ class Table(Stream[R]):
 
     async def get(self, *key: Any) -> R | None:
         """The latest record of a key, given as the values of its fields; None if there is none."""
+        # The usual case, a text in a full copy, takes as few steps as can be.
         copy: Copy[R] = self.__dict__.get("_copy") or self._not_open()
-        (only,) = key if len(key) == 1 else (None,)
+        only = key[0] if len(key) == 1 else None
         text = only.encode() if type(only) is str and len(self.key) == 1 else self.key_bytes(*key)
-        if copy.owned is not None:
-            return await self.__dict__["_router"].get(text)  # type: ignore[no-any-return]
-        return copy.get(text)
+        if copy.owned is None:
+            return copy.cache.get(text) or copy.get(text)
+        return await self.__dict__["_router"].get(text)  # type: ignore[no-any-return]
 
     async def range(
         self,

@@ -54,6 +54,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project whose log is up and has 200 purchases."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "app.py").write_text(APP)
+    (folder / "headrace.toml").write_text("gateway.enabled = false\n")  # it has tests of its own
     assert run_headrace("up", "--detach", cwd=folder).code == 0
     try:
         assert run_headrace("stream", "create", "--app", "app.py", cwd=folder).code == 0

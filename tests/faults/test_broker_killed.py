@@ -93,6 +93,7 @@ def leader_of(app: hr.App, stream: hr.Stream[Event]) -> int:
         return -1
 
 
+@pytest.mark.slow
 def test_leader_of_three_killed_during_produce_pauses_for_the_election_only(start_site):
     found, app, stream = three_brokers(start_site)
     leader = leader_of(app, stream)
@@ -126,6 +127,7 @@ def freeze_followers_and_kill_leader(found: Settings, app: hr.App, stream: hr.St
     return acks
 
 
+@pytest.mark.slow
 def test_leader_killed_ahead_of_its_followers_with_acks_one_loses_records(start_site):
     """The protection off: this is what acks=all prevents, and the checker sees it."""
     found, app, stream = three_brokers(start_site)
@@ -152,6 +154,7 @@ def test_leader_killed_ahead_of_its_followers_with_acks_one_loses_records(start_
     app.close()
 
 
+@pytest.mark.slow
 def test_leader_killed_ahead_of_its_followers_with_the_default_loses_nothing(start_site):
     found, app, stream = three_brokers(start_site)
     producer = app.producer("safe")

@@ -240,6 +240,7 @@ def test_gateway_and_broker_killed_nothing_that_was_accepted_is_lost_or_doubled(
         gated.app.close()
 
 
+@pytest.mark.slow
 def test_log_that_stands_still_holds_up_the_senders_and_memory_stays_flat(
     start_site: Callable[..., Settings],
 ) -> None:

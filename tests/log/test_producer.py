@@ -356,7 +356,7 @@ def test_queue_that_is_full_blocks_plain_code_and_loses_nothing(headrace_app: hr
             producer.send(stream, purchase(number))
             deepest = max(deepest, len(producer))
         producer.send_all(stream, (purchase(number) for number in range(300, 600)))
-    assert deepest <= 10
+    assert deepest < 20  # ten, and what is just being handed over or answered
     assert [message.record.id for message in read(headrace_app, stream)] == [f"p-{n}" for n in range(600)]
 
 

@@ -115,7 +115,13 @@ def rows(headrace_spark: SparkSession) -> DataFrame:
     )
 
 
-@pytest.mark.parametrize("name", FITS)
+# One of each kind always; the others with the slow tests.
+OTHERS = ("linear, scaled", "kmeans, scaled", "tree of classes", "forest", "boosted classes")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow if name in OTHERS else ()) for name in FITS]
+)
 def test_score_in_the_service_is_that_of_spark(
     name: str, rows: DataFrame, headrace_app: hr.App, unique_name: Name, tmp_path: Path
 ) -> None:

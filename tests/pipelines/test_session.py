@@ -146,10 +146,10 @@ def test_session_is_quiet_and_leaves_nothing_behind(script: Script, project: Set
         print(signal.getsignal(signal.SIGINT) is handler)
         session.stop_session()
         other = session.start_session(settings, name="other", slots=1)
-        print(other.sparkContext.defaultParallelism)
+        print(other.sparkContext.master)
     """)
     said, errors = program.communicate(timeout=110)
-    assert (said.split("\n")[:-1], errors) == (["RunningError", "45 UTC", "True", "True", "1"], "")
+    assert (said.split("\n")[:-1], errors) == (["RunningError", "45 UTC", "True", "True", "local[1]"], "")
     assert program.returncode == 0
     assert list((tmp_path / "empty").iterdir()) == []
     logs = {file.name for file in (project.state / "logs").iterdir()}
@@ -197,7 +197,12 @@ def test_session_java_killed_is_explained_and_the_next_one_starts(script: Script
 @pytest.mark.parametrize(
     ("toml", "kind", "words"),
     [
-        ('sql.shuffle.partitions = "many"', "SettingsError", "spark.sql.shuffle.partitions"),
+        pytest.param(
+            'sql.shuffle.partitions = "many"',
+            "SettingsError",
+            "spark.sql.shuffle.partitions",
+            marks=pytest.mark.slow,  # which is refused only when all of Spark is up
+        ),
         ('memory = "100 MB"', "SettingsError", "memory"),
         ('memory = "900000 GB"', "ProcessError", "memory"),
         ('driver.extraJavaOptions = "-XX:NoSuchFlag"', "ProcessError", "NoSuchFlag"),
@@ -219,6 +224,7 @@ def test_session_refused_is_told_in_our_words(
     assert words in said
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_session_cache_java_cannot_read_does_not_keep_it_from_starting(
     script: Script, project: Settings, tmp_path: Path

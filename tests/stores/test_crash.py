@@ -139,6 +139,7 @@ def test_batch_of_a_killed_writer_written_again_is_there_once(
         assert not list(Path(store.address(project), "_staging").glob("*"))
 
 
+@pytest.mark.slow
 def test_killed_writer_who_comes_back_under_another_name_doubles_the_rows(
     make_store: Callable[..., Store],
     write_and_die: Callable[[Store, str, str], None],

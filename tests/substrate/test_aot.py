@@ -123,6 +123,7 @@ def test_training_that_fails_leaves_nothing_that_counts(tmp_path: Path) -> None:
     assert not _training.in_progress(tmp_path, aot.SPARK)
 
 
+@pytest.mark.slow
 @pytest.mark.broker
 def test_cache_java_cannot_read_does_not_keep_a_broker_from_starting(
     make_project: Callable[..., Settings], private_cache: Path

@@ -16,6 +16,7 @@ import headrace as hr
 from headrace.errors import BufferFullError, DefinitionError, NotFoundError, RunningError
 from headrace.log.reporter import exceptions_stream
 from headrace.tables import changes as changes_module
+from headrace.tables import copy as copy_module
 from headrace.tables import opened as opened_module
 from headrace.tables import restore as restore_module
 from headrace.tables import store as store_module
@@ -36,6 +37,11 @@ class Line(hr.Record):
     zip_code: str
     minute: int
     amount: float = 0.0
+
+
+class Basket(hr.Record):
+    id: str
+    items: list[str]
 
 
 class Reading(hr.Record):
@@ -195,6 +201,43 @@ def test_wait_for_an_ack_then_read_gives_what_was_written(headrace_app: hr.App, 
                 ack = await table.publish(Spend("a", float(number)))
                 await table.wait_for(ack if number % 2 else (ack.partition, ack.offset))
                 assert await table.get("a") == Spend("a", float(number))
+
+    asyncio.run(main())
+
+
+def test_get_after_each_write_gives_what_was_written_also_of_records_that_are_kept_decoded(
+    headrace_app: hr.App, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_module, "_CACHED", 5)
+    table = make()
+
+    async def main() -> None:
+        async with headrace_app.open(table):
+            for number in range(300):
+                key = f"{number % 7}"
+                await table.get(key)
+                ack = await (table.delete(key) if number % 5 == 4 else table.publish(Spend(key, float(number))))
+                await table.wait_for(ack)
+                assert await table.get(key) == (None if number % 5 == 4 else Spend(key, float(number)))
+                assert len(table.local.cache) <= 5
+            assert await table.get("5") is await table.get("5")
+            acks = [table.publish(Spend(f"{number}", 1.0)) for number in range(20)]  # more than are kept
+            for ack in acks:
+                await table.wait_for(await ack)
+            assert [(await table.get(f"{number}")).amount for number in range(20)] == [1.0] * 20
+
+    asyncio.run(main())
+
+
+def test_records_that_can_be_changed_are_not_shared(headrace_app: hr.App, make: Make) -> None:
+    table = make(Basket, key="id")
+    publish(table, Basket("b", ["apple"]))
+
+    async def main() -> None:
+        async with headrace_app.open(table):
+            found = await table.get("b")
+            found.items.append("pear")
+            assert (await table.get("b")).items == ["apple"]
 
     asyncio.run(main())
 
@@ -400,6 +443,27 @@ def test_history_goes_when_its_time_is_over_also_if_nothing_comes(
             assert [each.kwh for each in await everything(table.slice("m-1"))] == [2.0, 0.0]
             await eventually(lambda: table.local.store.count() == 1, what="the expired one is gone")
             assert [each.kwh for each in await everything(table.slice("m-1"))] == [0.0]
+
+    asyncio.run(main())
+
+
+def test_latest_records_go_when_their_time_is_over(
+    headrace_app: hr.App, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore_module, "_CONFIRM_S", 0.1)
+    monkeypatch.setattr(copy_module, "_LOOKED_AT", 2)
+    table = make(retention="3 seconds")
+
+    async def main() -> None:
+        async with headrace_app.open(table):
+            for number in range(5):
+                await table.wait_for(await table.publish(Spend(f"old-{number}", 1.0)))
+            assert await table.get("old-0") == Spend("old-0", 1.0)
+            async with asyncio.timeout(20):
+                while await table.get("old-0") is not None:
+                    await table.wait_for(await table.publish(Spend("new", 2.0)))
+            await eventually(lambda: table.local.count() == 1, what="only the new one")
+            assert await table.get("new") == Spend("new", 2.0)
 
     asyncio.run(main())
 
