@@ -94,8 +94,14 @@ def headrace_app(headrace_settings: Settings, unique_name: Callable[[str], str])
 def headrace_spark(headrace_settings: Settings) -> Iterator[SparkSession]:
     """A Spark session for the whole test run, with what pipelines need."""
     from headrace.pipelines.session import start_session, stop_session
+    from headrace.settings import Options
 
-    spark = start_session(headrace_settings, name="tests", slots=TEST_SLOTS)
+    # Tests end long before it pays to have Java compile with all its care.
+    quick = Options(
+        {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1", **headrace_settings.spark.options}
+    )
+    settings = replace(headrace_settings, spark=replace(headrace_settings.spark, options=quick))
+    spark = start_session(settings, name="tests", slots=TEST_SLOTS)
     yield spark
     stop_session()
 
