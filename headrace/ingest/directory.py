@@ -75,7 +75,7 @@ class Directory:
         pause_s = _LOOK_S
         while True:
             try:
-                for path in self._take():
+                for path in await asyncio.to_thread(self._take):
                     await self._read(path)
                 pause_s = _LOOK_S
             except (HeadraceError, OSError) as error:

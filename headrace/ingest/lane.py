@@ -215,7 +215,7 @@ class Lanes:
         self._site = site
         self._clock = clock or SystemClock()
         self._letters = site.dead_letters("gateway")
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         self._open: dict[str, Callable[[], object]] = {}
 
     @contextlib.asynccontextmanager
@@ -237,8 +237,7 @@ class Lanes:
         source = f"{inlet.name}/{name}"
         if source in self._open:
             self._open[source]()
-        lock = self._locks.setdefault(source, asyncio.Lock())
-        async with lock:
+        async with self._alone(source):
             self._open[source] = end
             try:
                 lane = await self._resume(inlet, source, name, sender)
@@ -250,6 +249,19 @@ class Lanes:
             finally:
                 if self._open.get(source) is end:
                     del self._open[source]
+
+    @contextlib.asynccontextmanager
+    async def _alone(self, source: str) -> Any:
+        """One at a time for each source; nothing is kept of sources that nobody uses."""
+        lock, users = self._locks.get(source, (asyncio.Lock(), 0))
+        self._locks[source] = (lock, users + 1)
+        try:
+            async with lock:
+                yield
+        finally:
+            lock, users = self._locks.pop(source)
+            if users > 1:
+                self._locks[source] = (lock, users - 1)
 
     async def _resume(self, inlet: Inlet, source: str, name: str, sender: Sender) -> Lane:
         known = await self.latest(source)
