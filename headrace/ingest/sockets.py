@@ -20,6 +20,7 @@ _CHUNK = 65_536
 _MOST = 1000
 _FIRST_LINE_S = 30.0
 _CHECK_S = 2.0
+_LINGER_S = 1.0
 _FIRST_LINE = re.compile(r"SENDER (?P<name>\S+)( AT (?P<at>\d{1,18}))?( (?P<token>\S+))?", re.ASCII)
 _WRITES = frozenset({"admin", "write", "write:streams"})
 
@@ -79,8 +80,8 @@ class SocketServer:
         except (OSError, EOFError, asyncio.CancelledError):
             pass
         except HeadraceError as error:
-            with contextlib.suppress(OSError):
-                talk.say(f"ERROR {error.message}")
+            with contextlib.suppress(OSError, TimeoutError):
+                await talk.refuse(error.message)
         finally:
             self._connections.discard(task)
             with contextlib.suppress(OSError):
@@ -129,6 +130,14 @@ class _Talk:
 
     def say(self, line: str) -> None:
         self._writer.write(line.replace("\n", " ").encode() + b"\n")
+
+    async def refuse(self, reason: str) -> None:
+        """Say why this ends; what still comes is read and dropped, or the client would lose the reason, too."""
+        self.say(f"ERROR {reason}")
+        self._writer.write_eof()
+        async with asyncio.timeout(_LINGER_S):
+            while await self._reader.read(_CHUNK):
+                pass
 
     async def run(self) -> None:
         first: bytes | None

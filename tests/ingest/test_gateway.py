@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import schemathesis
-from conftest import Client, Reading
+from asking import Client, Reading
 from hypothesis import HealthCheck, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.generation import GenerationMode

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from conftest import Client
+from asking import Client
 
 import headrace as hr
 from headrace.ingest import requests
