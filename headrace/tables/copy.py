@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 _CHUNK = 500
 _LOOKED_AT = 50_000
-_CACHED = 20_000  # records that are kept decoded: those that were read last
+_CACHED = 20_000  # records that are kept decoded
 
 
 class Batch:
@@ -284,7 +284,7 @@ class Copy(Generic[R]):
         if self._can_cache and len(key) <= KEY_MAX:  # a longer one is stored under another name
             cache = self.cache
             if len(cache) >= _CACHED:
-                del cache[next(iter(cache))]
+                cache.clear()  # what is read often is soon back; finding the oldest would cost more than it saves
             cache[key] = record
         return record
 
