@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from headrace.errors import DecodeError, HttpError, RecordError, TooLargeError
+from headrace.errors import HttpError, RecordError, TooLargeError
 from headrace.http.limits import refuse_deep
 from headrace.log.ack import Ack
 from headrace.log.producer import Producer, now_text
@@ -147,7 +147,3 @@ def read_time(text: str) -> str:
             422, f"ce-time is {text[:40]!r}, no time with a zone.", remedy="Write 2026-01-01T12:00:00Z."
         )
     return text
-
-
-def not_json(error: DecodeError) -> DecodeError:
-    return DecodeError(error.message, remedy="Send JSON.", field="", status=400)

@@ -31,6 +31,7 @@ from headrace.log.site import Site
 from headrace.records import Record
 from headrace.tables.owners import MovingError, Owners, partition_of
 from headrace.tables.table import Table
+from headrace.units import say_duration
 
 REMEMBERED = timedelta(hours=24)
 _MOST_ACCEPTED = 200
@@ -175,7 +176,7 @@ class Requests:
             if known is None:
                 raise NotFoundError(
                     "There is no such request.",
-                    remedy=f"They are remembered for {REMEMBERED.seconds or 24} hours.",
+                    remedy=f"They are remembered for {say_duration(REMEMBERED)}.",
                 )
             return known if known.is_done else None
         with contextlib.suppress(TimeoutError):

@@ -1,4 +1,4 @@
-"""A service's definition: handlers on streams and on HTTP, timers, sessions. Nothing runs here; see runner.py."""
+"""A service's definition: handlers on streams and on HTTP, timers, sessions. Nothing runs here; see host.py."""
 
 from __future__ import annotations
 
