@@ -248,16 +248,29 @@ class Lake:
         if as_of is not None and as_of.tzinfo is None:
             raise DefinitionError(f"The time {as_of} has no zone.", remedy="Give one: datetime(…, tzinfo=UTC).")
         wanted = f"version {version}" if version is not None else f"version of {as_of}"
-        earliest = min((commit["timestamp"] for commit in table.history()), default=0)
+        number = version if as_of is None else _version_of(table, as_of)
         try:
-            if as_of is not None and as_of < datetime.fromtimestamp(earliest / 1000, UTC):
+            if number is None or number < 0:
                 raise DeltaError(wanted)
-            table.load_as_version(as_of if version is None else version)  # type: ignore[arg-type]
+            table.load_as_version(number)
         except DeltaError:
             raise NotFoundError(
                 f"{_files.capital(self._what)} has no {wanted}.",
                 remedy=f"See which there are with: headrace lake history {self.name}",
             ) from None
+
+
+def _version_of(table: DeltaTable, time: datetime) -> int | None:
+    """The version a table had at a time.
+
+    By the times the versions carry, which `maintenance.history` shows; `load_as_version` would go by those of the
+    log's files, which are a little later, so that a version's own time would give the one before it.
+    """
+    newest = table.version()
+    for number, commit in enumerate(table.history()):
+        if datetime.fromtimestamp(commit["timestamp"] / 1000, UTC) <= time:
+            return newest - number
+    return None
 
 
 def lake(
