@@ -28,6 +28,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 HOUR_S = 3600.0
 JSON = {"content-type": "application/json"}
 TERMINALS = 64  # so many ask at a time
+TELL_S = 5.0
 
 
 def generate(
@@ -96,20 +97,19 @@ class Tally:
     false_alarms: int = 0
     unanswered: int = 0
 
-    def percentile(self, share: float) -> float:
-        ranked = sorted(self.answers_ms)
-        return ranked[min(int(len(ranked) * share), len(ranked) - 1)] if ranked else 0.0
+    def latency(self, since: int = 0) -> str:
+        """How long answers took; of all after the first `since`."""
+        ranked = sorted(self.answers_ms[since:]) or [0.0]
+        shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
+        parts = [f"{name} {ranked[int(len(ranked) * share)]:.1f} ms" for name, share in shares.items()]
+        return f"{len(self.answers_ms):,} decisions in {', '.join(parts)}, at most {ranked[-1]:.1f} ms"
 
-    def __str__(self) -> str:
-        p50, p99, p999 = (self.percentile(share) for share in (0.5, 0.99, 0.999))
-        asked, honest = len(self.answers_ms), len(self.answers_ms) - self.thefts
+    def truth(self) -> str:
+        honest = len(self.answers_ms) - self.thefts
         return (
-            f"{asked:,} decisions in p50 {p50:.1f} ms, p99 {p99:.1f} ms, p99.9 {p999:.1f} ms, "
-            f"at most {self.percentile(1):.1f} ms"
-            + (f"; {self.unanswered:,} without an answer" if self.unanswered else "")
-            + f"\n{self.found:,} of {self.thefts:,} frauds found ({self.found / max(self.thefts, 1):.1%}), "
-            f"{self.false_alarms:,} false alarms in {honest:,} honest uses "
-            f"({self.false_alarms / max(honest, 1):.2%})"
+            f"{self.found:,} of {self.thefts:,} frauds found ({self.found / max(self.thefts, 1):.1%}), "
+            f"{self.false_alarms:,} false alarms in {honest:,} honest uses ({self.false_alarms / max(honest, 1):.2%})"
+            + (f"; {self.unanswered:,} uses without an answer" if self.unanswered else "")
         )
 
 
@@ -145,6 +145,17 @@ async def ask(uses: Iterable[tuple[Use, bool]], addresses: Sequence[str], tally:
     await client.close()
 
 
+async def tell(asking: asyncio.Task[None], tally: Tally) -> None:
+    """Say every few seconds how long the latest answers took."""
+    told = 0
+    while not asking.done():
+        await asyncio.wait([asking], timeout=TELL_S)
+        if not asking.done():
+            print(tally.latency(told), flush=True)
+        told = len(tally.answers_ms)
+    await asking
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--pos", action="store_true", help="ask the detector about each use")
@@ -162,19 +173,22 @@ def main() -> None:
     count = chosen.count or (int(chosen.seconds * chosen.rate) if chosen.seconds else None)
     made = generate(seed, rate=chosen.rate, speed=chosen.speed, cards=chosen.cards)
     uses = itertools.islice(made, count)
+    tally = Tally()
+
+    async def at_the_tills() -> None:
+        await tell(asyncio.create_task(ask(uses, chosen.address, tally, rate=chosen.rate)), tally)
+
     try:
         if chosen.pos:
             print(f"Asking about {chosen.rate:g} uses a second, seed {seed}.", flush=True)
-            tally = Tally()
-            try:
-                uvloop.run(ask(uses, chosen.address, tally, rate=chosen.rate))
-            finally:
-                print(tally)
+            uvloop.run(at_the_tills())
         else:
             for use, stolen in uses:
                 print(json.dumps({**msgspec.to_builtins(use), "fraud": stolen}))
-    except (KeyboardInterrupt, BrokenPipeError):
+    except KeyboardInterrupt:
         pass
+    if chosen.pos:
+        print(f"In all: {tally.latency()}\n{tally.truth()}")
 
 
 if __name__ == "__main__":
