@@ -15,21 +15,22 @@ app = hr.App("cards")
 
 activity = app.stream("card-activity", Activity, key="card", time="at", retention="30 days")
 reports = app.stream("fraud-reports", FraudReport, key="card", retention="30 days")
-last_use = app.table("last-use", Use, key="card")
+last_use = app.table("last-use", Use, key="card", copies="full")  # or "partitioned": a share in each instance
 
-detector = app.service("detector")
+detector = app.service("detector", tables=[last_use])
 recent: OrderedDict[str, Use] = OrderedDict()  # believed here a moment ago: the table may not have heard of it
-RECENT = 10_000
+RECENT = 10_000  # of so many cards; by then it has
 
 
 @detector.post("/decide")
 async def decide(use: Use) -> Decision:
     """Is this use of a card fraud? The answer comes when the log has it."""
-    known = [each for each in (recent.get(use.card), await last_use.get(use.card)) if each]
-    last = max(known, key=lambda each: each.at, default=None)
+    stored = await last_use.get(use.card)
+    last = max(filter(None, (stored, recent.get(use.card))), key=lambda each: each.at, default=None)
     decision = judge(last, use)
     if not decision.fraud:
         recent[use.card] = use
+        recent.move_to_end(use.card)
         if len(recent) > RECENT:
             recent.popitem(last=False)
     # A terminal that heard no answer asks again: the same id, so that readers count it once.

@@ -105,10 +105,10 @@ class Tally:
         return f"{len(self.answers_ms):,} decisions in {', '.join(parts)}, at most {ranked[-1]:.1f} ms"
 
     def truth(self) -> str:
-        honest = len(self.answers_ms) - self.thefts
+        honest, alarms = len(self.answers_ms) - self.thefts, self.false_alarms
         return (
             f"{self.found:,} of {self.thefts:,} frauds found ({self.found / max(self.thefts, 1):.1%}), "
-            f"{self.false_alarms:,} false alarms in {honest:,} honest uses ({self.false_alarms / max(honest, 1):.2%})"
+            f"{alarms:,} false alarms in {honest:,} honest uses ({alarms / max(honest, 1):.2%})"
             + (f"; {self.unanswered:,} uses without an answer" if self.unanswered else "")
         )
 
