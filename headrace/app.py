@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import cached_property
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headrace import settings as _settings
 from headrace.errors import DefinitionError
+from headrace.log.admin import is_own
 from headrace.log.consumer import Consumer
 from headrace.log.offsets import Delivery, Start
 from headrace.log.producer import Producer, Profile
@@ -411,8 +412,24 @@ class App:
         return Site(self.settings.site_named(self._site_name), app=self.name)
 
     def create(self) -> None:
-        """Create all declared streams in the log, or bring them up to their definitions."""
-        self.site.admin().ensure(*self.streams.values())
+        """Create all declared streams in the log, or bring them up to their definitions.
+
+        Streams that another app declares, and this one reads or writes, are created if they are not there.
+        """
+        admin = self.site.admin()
+        there = admin.partition_counts()
+        used = {each.name: each for each in self._used() if each.name not in there and not is_own(each.name)}
+        admin.ensure(*{**used, **self.streams}.values())
+
+    def _used(self) -> Iterator[Stream[Any]]:
+        """The streams that are named by what this app runs."""
+        for pipeline in self.pipelines.values():
+            yield from (each for each in (*pipeline.sources, *pipeline.outputs) if isinstance(each, Stream))
+        for training in self.trainings.values():
+            yield from (each for each in training.sources if isinstance(each, Stream))
+        for service in self.services.values():
+            for handler in service.handlers:
+                yield from (each for each in (handler.stream, handler.to) if each is not None)
 
     def producer(
         self, element: str = "", *, profile: Profile = "throughput", options: Mapping[str, Any] | None = None

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -142,3 +143,20 @@ def test_app_closed_before_it_was_used_does_nothing(tmp_path: Path) -> None:
     app.close()
     app.close()
     assert "site" not in app.__dict__
+
+
+@pytest.mark.broker
+def test_create_makes_streams_of_other_apps_that_are_missing_and_leaves_others(
+    headrace_app: hr.App, unique_name: Callable[[str], str]
+) -> None:
+    name = unique_name("theirs")
+    theirs = hr.App("theirs").stream(name, Purchase, key="customer", partitions=3)
+    wider = hr.App("wider").stream(name, Purchase, key="customer", partitions=5)
+
+    async def handle(purchase: Purchase) -> None: ...
+
+    for number, stream in enumerate((theirs, wider)):
+        headrace_app.service(f"desk-{number}").on(stream)(handle)
+        headrace_app.create()
+        assert headrace_app.site.admin().partition_counts()[name] == 3
+    assert headrace_app.streams == {}

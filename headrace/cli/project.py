@@ -14,6 +14,7 @@ from headrace.cli._load import load_app
 from headrace.cli._output import Format, Output, say, show_json
 from headrace.errors import SettingsError
 from headrace.log.stream import Stream
+from headrace.services.service import Service
 from headrace.units import say_bytes, say_duration
 
 
@@ -82,14 +83,27 @@ def describe(
         sources, outputs = (", ".join(each.name for each in side) for side in (pipeline.sources, pipeline.outputs))
         say(f"\npipeline {pipeline.name}: {sources} → {outputs}")
         say(f"  works {pipeline.trigger}\n  declared at {pipeline.declared_at}")
+    for service in app.services.values():
+        say(f"\nservice {service.name}")
+        for handler in service.handlers:
+            say(f"  reads {handler.stream.name}{f' → {handler.to.name}' if handler.to else ''}")
+        for method, route in _routes(service):
+            say(f"  answers {method} {route}")
+        say(f"  declared at {service.declared_at}")
     for model in app.models.values():
         say(f"\nmodel {model.name}: {', '.join(model.features)}\n  declared at {model.declared_at}")
     for training in app.trainings.values():
         sources = ", ".join(each.name for each in training.sources)
         say(f"\ntraining {training.name}: {sources} → model {training.model.name}")
         say(f"  works {training.trigger}\n  declared at {training.declared_at}")
-    if not app.streams and not app.pipelines:
+    if not app.streams and not app.pipelines and not app.services:
         say("It declares nothing yet.")
+
+
+def _routes(service: Service) -> list[tuple[str, str]]:
+    """Methods and paths, those of its sessions too."""
+    plain = [(route.method, route.path) for route in service.routes]
+    return plain + [(tag.kind.upper(), tag.arguments[0]) for kind in service.sessions for tag, _ in kind.routes]
 
 
 def _fields(stream: Stream[Any]) -> list[tuple[str, str]]:
@@ -127,6 +141,16 @@ def _as_json(app: App) -> dict[str, Any]:
                 "declared_at": pipeline.declared_at,
             }
             for pipeline in app.pipelines.values()
+        ],
+        "services": [
+            {
+                "name": service.name,
+                "reads": [stream.name for stream in service.streams],
+                "writes": sorted({handler.to.name for handler in service.handlers if handler.to}),
+                "routes": [{"method": method, "path": path} for method, path in _routes(service)],
+                "declared_at": service.declared_at,
+            }
+            for service in app.services.values()
         ],
         "models": [
             {"name": model.name, "features": model.features, "declared_at": model.declared_at}

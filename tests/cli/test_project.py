@@ -118,6 +118,53 @@ def test_describe_json_holds_policy_and_schema(run_alone: Run, tmp_path: Path) -
     assert (raw["record"], raw["compact"], raw["retention"]) == ("bytes", True, None)
 
 
+DESK = """
+import headrace as hr
+
+app = hr.App("desk")
+
+class Use(hr.Record):
+    card: str
+
+class Known(hr.Record):
+    count: int = 0
+
+uses = app.stream("uses", Use, key="card")
+last = app.table("last", Use, key="card")
+desk = app.service("desk")
+
+@desk.on(uses, to=last)
+async def remember(use: Use) -> Use:
+    return use
+
+@desk.post("/decide")
+async def decide(use: Use) -> None: ...
+
+@desk.session(key="card")
+class Card(hr.Session):
+    state: Known = Known()
+
+    @desk.get("/cards/{card}")
+    async def show(self) -> Known:
+        return self.state
+"""
+
+
+def test_describe_service_shows_what_it_reads_and_answers(run_alone: Run, tmp_path: Path) -> None:
+    (tmp_path / "desk.py").write_text(DESK)
+
+    text = run_alone("describe", "desk.py").text
+    answer = run_alone("describe", "desk.py", "--output", "json").json
+
+    assert "service desk\n  reads uses → last\n  answers POST /decide\n  answers GET /cards/{card}\n" in text
+    (desk,) = answer["services"]
+    assert (desk["reads"], desk["writes"]) == (["uses"], ["last"])
+    assert desk["routes"] == [
+        {"method": "POST", "path": "/decide"},
+        {"method": "GET", "path": "/cards/{card}"},
+    ]
+
+
 def test_describe_missing_file_refused(run_alone: Run) -> None:
     assert "There is no app at nowhere.py" in run_alone("describe", "nowhere.py").complaint(4)
 
