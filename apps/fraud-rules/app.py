@@ -19,8 +19,8 @@ injected = app.stream("injected", Injected, key="customer", time="at", retention
 lake = hr.lake("fraud-alerts", record=Alert)
 
 app.pipeline(transactions, locations, to=alerts, trigger=hr.realtime(checkpoint="5 minutes"))(rules.judge)
-app.pipeline(alerts, to=per_minute, trigger=hr.every("1 second"))(report.count_per_minute)
-app.pipeline(alerts, to=lake, trigger=hr.every("10 seconds"))(report.keep)
+app.pipeline(alerts, to=per_minute, trigger=hr.every("5 seconds"))(report.count_per_minute)
+app.pipeline(alerts, to=lake, trigger=hr.every("30 seconds"))(report.keep)
 
 streams = {Transaction: transactions, Location: locations, Injected: injected}
 customers = app.service("customers")
