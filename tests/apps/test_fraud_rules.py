@@ -276,6 +276,7 @@ def _running(project: Path, environment: dict[str, str]) -> Iterator[SimpleNames
 
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.timeout(300)  # on a busy machine, Spark alone may take more than a minute
 def test_run_one_command_finds_its_frauds_and_stops_on_ctrl_c(tmp_path: Path) -> None:
     kept = {n: v for n, v in os.environ.items() if not n.startswith("HEADRACE_") or n == "HEADRACE_CACHE"}
     environment = {**kept, "HEADRACE_PROJECT": str(tmp_path), "COLUMNS": "100"}
@@ -294,7 +295,7 @@ def test_run_one_command_finds_its_frauds_and_stops_on_ctrl_c(tmp_path: Path) ->
             rows = re.findall(r"^(?:rapid|larger|elsewhere) +[1-9]\d* +[1-9]\d* +0 +0 +\d", watched.stdout, re.M)
             return watched.stdout if watched.returncode == 0 and len(rows) == 3 else ""
 
-        wait_until(works, timeout_s=60, what="everything")
+        wait_until(works, timeout_s=120, what="everything")
         wait_until(all_found, timeout_s=40, what="all frauds")
 
     assert running.process.returncode == 0, running.output()
