@@ -21,7 +21,7 @@ batch_turnover = app.table("batch-turnover", Turnover, key=("country", "minute",
 zip_turnover = app.table("zip-turnover", ZipTurnover, key=("country", "zip_code", "minute"))
 
 AT_ONCE = hr.every("1 second")
-SOON = hr.every("5 seconds")
+SOON = hr.every("10 seconds")
 
 
 @app.pipeline(receipts, to=turnover, trigger=AT_ONCE, where=BOOKED, watermark=BOOKS_OPEN, metadata=True)

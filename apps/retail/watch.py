@@ -56,10 +56,10 @@ class Picture:
 
     def draw(self) -> Group:
         recent = datetime.now(UTC) - timedelta(minutes=10)
-        changed = list(reversed(self.latest.values()))
-        present = sorted((row for row in changed if row.minute >= recent), key=lambda row: row.country)
+        growing = [row for key, row in reversed(self.latest.items()) if not row.late and key not in self.final]
+        present = sorted((row for row in growing if row.minute >= recent), key=lambda row: row.country)
         present.sort(key=lambda row: row.minute, reverse=True)
-        past = [row for row in changed if row.minute < recent and not row.late and _key(row) not in self.final]
+        past = [row for row in growing if row.minute < recent]
         both = Table.grid(padding=(0, 4, 0, 0))
         both.add_row(
             self._table("preliminary: now", present),
