@@ -124,9 +124,13 @@ def test_live_ledger_final_replay_and_batch_figures_are_those_added_up_by_hand(
         ]
         with app.consumer(declared.billing, until="end") as messages:
             assert {json.loads(message.value)["amount"] for message in messages} >= {"19.99", "20", "44.1"}
-        wait_until(lambda: {each.id for each in read(app, declared.disputed_receipts)} == {"s-11", "s-12"})
-        wait_until(lambda: {each.id for each in read(app, declared.late_receipts)} == {"s-10"})
-        wait_until(lambda: sum(row.purchases for row in declared.zip_turnover.latest().values()) == 10)
+        wait_until(
+            lambda: {each.id for each in read(app, declared.disputed_receipts)} == {"s-11", "s-12"}, timeout_s=90
+        )
+        wait_until(lambda: {each.id for each in read(app, declared.late_receipts)} == {"s-10"}, timeout_s=90)
+        wait_until(
+            lambda: sum(row.purchases for row in declared.zip_turnover.latest().values()) == 10, timeout_s=90
+        )
         rows = declared.zip_turnover.latest().values()
         berlin = {(row.zip_code, f"{row.minute + hour:%H:%M}"): row.amount for row in rows if row.country == "DE"}
         assert berlin["10115", "12:01"] == Decimal("19.99")
