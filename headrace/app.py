@@ -212,13 +212,16 @@ class App:
         watermark: str | timedelta | None = None,
         idle: str | timedelta | None = None,
         max_batch: int | None = None,
+        where: str | None = None,
     ) -> Callable[[Callable[..., Any]], Pipeline]:
         """Declare a pipeline: a function from the DataFrames of the sources to those of the outputs.
 
         `emit="final"` lets an aggregate's row out once, when the watermark has passed it. `metadata` adds the
         columns `_key`, `_partition`, `_offset`, `_time`, `_headers` and `_id`. `watermark` is how
         late a record may be by its stream's event time, instead of `withWatermark` in the function; `idle` closes
-        windows even when nothing comes for so long. `max_batch` limits the records of one batch.
+        windows even when nothing comes for so long. `max_batch` limits the records of one batch. `where` is a
+        condition in SQL, on the record's columns and those of `metadata`: other records are left out before the
+        watermark sees them.
         """
         declared_at = _caller()
 
@@ -235,6 +238,7 @@ class App:
                     watermark=None if watermark is None else _late(watermark),
                     idle=_idle(idle),
                     max_batch=max_batch,
+                    where=where,
                     declared_at=declared_at,
                 )
             )
@@ -253,10 +257,12 @@ class App:
         emit: Emit = "updates",
         idle: str | timedelta | None = None,
         max_batch: int | None = None,
+        where: str | None = None,
     ) -> Pipeline:
         """Declare a pipeline in SQL over this app's streams and tables, and over `stores`, by their names.
 
-        `watermark` is how late a record may be, for the streams that have an event time.
+        `watermark` is how late a record may be, for the streams that have an event time. `where` is that of
+        `pipeline`.
         """
         from headrace.pipelines.sql import define_sql
 
@@ -271,6 +277,7 @@ class App:
             emit=emit,
             idle=_idle(idle),
             max_batch=max_batch,
+            where=where,
             declared_at=_caller(),
         )
         return self._add(pipeline)

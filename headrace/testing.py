@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from headrace.app import App
+    from headrace.clock import Clock
     from headrace.pipelines.definition import Pipeline
     from headrace.pipelines.run import PipelineRunner
     from headrace.services.host import ServiceHost
@@ -112,12 +113,12 @@ def run_pipelines(
 ) -> Callable[..., AbstractContextManager[PipelineRunner]]:
     """Pipelines of `headrace_app`, run while a block lasts.
 
-    Used as in `with run_pipelines(large_purchases): …`.
+    Used as in `with run_pipelines(large_purchases): …`. `clock` is what closes the windows of an idle stream.
     """
     from headrace.pipelines.run import PipelineRunner
 
     @contextmanager
-    def running(*pipelines: Pipeline, fresh: bool = False) -> Iterator[PipelineRunner]:
+    def running(*pipelines: Pipeline, fresh: bool = False, clock: Clock | None = None) -> Iterator[PipelineRunner]:
         headrace_app.create()
         runner = PipelineRunner(
             headrace_spark,
@@ -125,6 +126,7 @@ def run_pipelines(
             app=headrace_app.name,
             site=headrace_app.site,
             settings=headrace_app.settings,
+            clock=clock,
         )
         end = threading.Event()
         thread = threading.Thread(target=lambda: runner.run(end.is_set), name="pipelines", daemon=True)

@@ -320,7 +320,7 @@ def _outward(column: Column, kind: T.DataType) -> Column:
     """What `to_json` is given: decimals as texts, so that no reader rounds them."""
     if isinstance(kind, T.DecimalType):
         text = column.cast("string")
-        return F.regexp_replace(text, r"(\.\d*?)0+$", "$1").cast("string") if kind == DECIMAL else text
+        return F.regexp_replace(text, r"\.0+$|(\.\d*?)0+$", "$1").cast("string") if kind == DECIMAL else text
     if isinstance(kind, T.ArrayType) and _holds_decimal(kind):
         return F.transform(column, lambda item: _outward(item, kind.elementType))
     if isinstance(kind, T.MapType) and _holds_decimal(kind):

@@ -24,7 +24,8 @@ class Pipeline:
     """A function from DataFrames to DataFrames with its sources, outputs and trigger; call it as the function.
 
     `emit` says when an aggregate's row comes out: "updates", each time it changes, or "final", once, when
-    the watermark has passed it.
+    the watermark has passed it. `where` is a condition in SQL: records that do not satisfy it are not for this
+    pipeline and do not move its watermark.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Pipeline:
     watermark: str | None = None
     idle: float | None = None
     max_batch: int | None = None
+    where: str | None = None
     declared_at: str = field(default="", compare=False)
     sql: str = ""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -78,14 +79,29 @@ def frames(
             if nothing:
                 raw = raw.where("false")
             places = tuple((p, o) for stream, p, o in quarantined if stream == each.name)
-            reading = kafka.Reading(pipeline.name, number, pipeline.metadata, places)
+            reading = kafka.Reading(pipeline.name, number, pipeline.metadata or bool(pipeline.where), places)
             frame = kafka.with_hidden(raw, each, reading, observe=each.name if live else "")
+            if pipeline.where:
+                frame = _only(pipeline, pipeline.where, frame)
             if live and pipeline.watermark and each.time:
                 beats = beats_folder(settings, pipeline.name) if pipeline.idle else None
                 found.append(kafka.watermarked(frame, each.time, pipeline.watermark, beats))
             else:
                 found.append(kafka.visible(frame))
     return found
+
+
+def _only(pipeline: Pipeline, condition: str, frame: DataFrame) -> DataFrame:
+    """The records that the pipeline is for. It stands below the watermark: what is left out does not move it."""
+    try:
+        found = frame.where(condition)
+    except PySparkException as error:
+        raise DefinitionError(
+            f"Pipeline {pipeline.name!r}: where: {_explain.sentence(error)}.",
+            remedy='Write a condition on the record\'s columns, such as "amount > 0".',
+            pipeline=pipeline.name,
+        ) from None
+    return found if pipeline.metadata else found.drop(*kafka.METADATA)
 
 
 def is_table(thing: Any) -> bool:
