@@ -17,8 +17,8 @@ $(INSTALLED): requirements.lock pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: install  ## the log, purchases, a pipeline that finds the large ones; Ctrl-C ends and cleans up
-	@$(BIN)/python apps/purchases/demo.py
+demo: install  ## cards and fraud-rules with live traffic on a real log and Spark; Ctrl-C ends and cleans up
+	@$(BIN)/python apps/demo.py
 
 test: install  ## all tests but the slow ones; says at its end what was left out for want of which program
 	@$(BIN)/python -m pytest --numprocesses 2

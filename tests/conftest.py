@@ -21,7 +21,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let two workers share a run by files: all that needs the one Spark session goes to one of them."""
     from xdist.scheduler import LoadScopeScheduling
 
-    on_spark = ("tests/pipelines/", "tests/stores/", "tests/models/test_spark")
+    apps = (f"tests/apps/test_{name}" for name in ("cards", "fraud_rules", "iot", "retail"))
+    on_spark = ("tests/pipelines/", "tests/stores/", "tests/models/test_spark", *apps)
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:

@@ -25,6 +25,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 DOCS = "\n".join(page.read_text(encoding="utf-8") for page in PAGES[1:])
 _METRIC = re.compile(r"\.(?:counter|gauge|histogram)\(\s*\"(\w+)\"")
 _BLOCK = re.compile(r"^```python[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_EXAMPLE = re.compile(r"^```python(?! file=)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def _commands() -> list[str]:
@@ -93,7 +94,8 @@ def test_links_of_a_page_lead_somewhere(page: Path) -> None:
 
 
 # The examples of a page are one program: its Python blocks from the first one that begins with
-# `import headrace as hr`, in order. A block with a `...` in it is a sketch and is only compiled.
+# `import headrace as hr`, in order. A block with a `...` in it is a sketch and is only compiled. Those that
+# are files belong to the tutorial, which has a test of its own.
 
 
 @pytest.fixture(scope="module")
@@ -120,10 +122,10 @@ def folder(project: Settings) -> Iterator[Path]:
     site.close()
 
 
-def _blocks(page: Path) -> list[tuple[int, str]]:
+def _blocks(page: Path, kind: re.Pattern[str] = _BLOCK) -> list[tuple[int, str]]:
     """The Python blocks of a page with the number of their first line."""
     text = page.read_text(encoding="utf-8")
-    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in _BLOCK.finditer(text)]
+    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in kind.finditer(text)]
 
 
 def _is_sketch(code: str) -> bool:
@@ -132,7 +134,7 @@ def _is_sketch(code: str) -> bool:
 
 def _program(page: Path) -> str:
     """What of a page can be run; its lines have the numbers they have on the page. Empty if nothing can."""
-    blocks = _blocks(page)
+    blocks = _blocks(page, _EXAMPLE)
     first = next(
         (i for i, (_, code) in enumerate(blocks) if code.startswith("import headrace as hr")), len(blocks)
     )

@@ -25,6 +25,7 @@ CITIES = {
 RATE = 100.0
 QUIET_S, MORE_S = 12.0, 18.0  # between two payments of an honest customer: at least, and more on average
 FRAUDS = 0.03
+SLEEP_S = 15  # customers of a live town: meanwhile Spark starts, and they would only be kept waiting
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 Record = Transaction | Location | Injected
@@ -54,7 +55,7 @@ class Live:
 
     def due(self) -> Iterator[Record]:
         if self._start is None:
-            self._start = datetime.now(UTC)
+            self._start = datetime.now(UTC) + timedelta(seconds=SLEEP_S)
             self._records = generate(self._seed, rate=self._rate, start=self._start)
             self._next = next(self._records)
         while timedelta(seconds=self._next[0]) <= datetime.now(UTC) - self._start:

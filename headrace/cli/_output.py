@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -63,9 +64,14 @@ def show_json(value: Any) -> None:
     typer.echo(msgspec.json.encode(value, enc_hook=str).decode())
 
 
+def plain(value: Any) -> Any:
+    """A decimal without the zeros that its column's scale adds, as text; anything else as it is."""
+    return f"{value.normalize():f}" if isinstance(value, Decimal) and value.is_finite() else value
+
+
 def show_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Sequence[str] = ()) -> None:
     """A table: with colours on a terminal, aligned text elsewhere."""
-    cells = [[str(cell) for cell in row] for row in rows]
+    cells = [[str(plain(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich.console import Console  # here, because most commands start faster without it
         from rich.table import Table

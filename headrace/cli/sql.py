@@ -16,7 +16,7 @@ import typer
 from headrace.app import App
 from headrace.cli._context import Context
 from headrace.cli._load import load_app
-from headrace.cli._output import Format, Output, show_json, show_rows, tell
+from headrace.cli._output import Format, Output, plain, show_json, show_rows, tell
 from headrace.errors import DefinitionError, HeadraceError
 from headrace.settings import Settings
 from headrace.tables.table import Table
@@ -74,7 +74,7 @@ def _answer_tables(app: App, settings: Settings, query: str, tables: list[Table[
         app.close()
     if output is Format.JSON:
         for row in rows:
-            show_json(dict(zip(columns, row, strict=True)))
+            show_json(dict(zip(columns, map(plain, row), strict=True)))
     else:
         show_rows(columns, rows)
 
@@ -158,7 +158,7 @@ def _follow(query: str, frames: dict[str, Any], output: Format) -> None:
                 if not shown.is_set():
                     typer.echo("  ".join(batch.columns))
                     shown.set()
-                typer.echo("  ".join(str(value) for value in row))
+                typer.echo("  ".join(str(plain(value)) for value in row))
 
     folder = tempfile.mkdtemp(prefix="headrace-sql-")
     stop = threading.Event()

@@ -80,7 +80,7 @@ class SocketServer:
         except (OSError, EOFError, asyncio.CancelledError):
             pass
         except HeadraceError as error:
-            with contextlib.suppress(OSError, TimeoutError):
+            with contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
                 await talk.refuse(error.message)
         finally:
             self._connections.discard(task)

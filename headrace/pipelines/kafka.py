@@ -30,6 +30,8 @@ _CE_TIME_AT = 4  # where our producers put it among a record's headers
 _OWN_HEADERS = 5
 _PLACE_BITS = 44  # of which the offset takes the lower ones, partition and source the rest
 _SOURCE_BITS = 58
+# A client has hundreds of figures of its own; to report them takes a large part of its start, and nobody asks.
+_QUIET = {"metric.reporters": "", "enable.metrics.push": "false"}
 # Spark asks the log for a partition's range at each poll: few polls of many records.
 _CONSUMER = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(4 * 1024**2)}
 
@@ -58,7 +60,7 @@ def java_options(options: Mapping[str, str]) -> dict[str, str]:
         rest.setdefault("sasl.mechanism", rest.pop("sasl.mechanisms"))
     if "ssl.ca.location" in rest:
         found |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": rest.pop("ssl.ca.location")}
-    return {f"kafka.{name}": value for name, value in {**rest, **found}.items()}
+    return {f"kafka.{name}": value for name, value in {**_QUIET, **rest, **found}.items()}
 
 
 def _quoted(text: str) -> str:

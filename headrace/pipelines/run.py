@@ -45,6 +45,7 @@ from headrace.settings import Settings
 from headrace.substrate._files import write_atomically
 
 LOOK_S = 0.1
+HEAD_START_S = 10.0
 COMMIT_S = 1.0
 SAVE_S = 5.0
 LONGEST_WAIT_S = 60.0
@@ -141,9 +142,22 @@ class PipelineRunner:
             self._build(run)
 
     def start(self) -> None:
-        """Start every query; what cannot be started now is tried again later."""
-        for run in self._runs:
+        """Start every query, those in real time first; what cannot be started now is tried again later."""
+        urgent = [run for run in self._runs if run.pipeline.trigger.kind == "realtime"]
+        for run in urgent:
             self._start(run)
+        if urgent and len(urgent) < len(self._runs):
+            self._await_tasks()
+        for run in self._runs:
+            if run not in urgent:
+                self._start(run)
+
+    def _await_tasks(self) -> None:
+        """Let what was started reach its first records before others ask for the same cores."""
+        deadline = time.monotonic() + HEAD_START_S
+        tracker = self._spark.sparkContext.statusTracker()
+        while not tracker.getActiveStageIds() and time.monotonic() < deadline:
+            time.sleep(0.1)
 
     def _build(self, run: _Running) -> None:
         built = queries.build(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
@@ -188,11 +189,20 @@ def rotate(path: Path, keep: int) -> None:
 
 
 def _ended(process: psutil.Process, timeout_s: float) -> bool:
-    try:
-        process.wait(timeout_s)
-    except (psutil.TimeoutExpired, subprocess.TimeoutExpired):
-        return False
-    return True
+    """Whether it ends in time; whoever started it need not have noticed yet."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        try:
+            process.wait(min(0.2, timeout_s))
+            return True
+        except (psutil.TimeoutExpired, subprocess.TimeoutExpired):
+            pass
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return True
+        except psutil.NoSuchProcess:
+            return True
+    return False
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

@@ -276,7 +276,8 @@ def _running(project: Path, environment: dict[str, str]) -> Iterator[SimpleNames
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.timeout(300)  # on a busy machine, Spark alone may take more than a minute
+@pytest.mark.slow  # what the demo's test shows, too
+@pytest.mark.timeout(300)
 def test_run_one_command_finds_its_frauds_and_stops_on_ctrl_c(tmp_path: Path) -> None:
     kept = {n: v for n, v in os.environ.items() if not n.startswith("HEADRACE_") or n == "HEADRACE_CACHE"}
     environment = {**kept, "HEADRACE_PROJECT": str(tmp_path), "COLUMNS": "100"}

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+import headrace as hr
+from headrace import settings
 from headrace.testing import wait_until
 
 from .conftest import HEADRACE, Answer, environment, run_headrace, start_headrace
@@ -80,8 +82,10 @@ def started(shop: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def records(shop: Path, stream: str) -> list[dict[str, Any]]:
-    found = run_headrace("consume", stream, "-o", "json", cwd=shop)
-    return [each.get("value", each) for each in found.json_lines]
+    app = hr.App("test")
+    app.use(settings.load(shop))
+    with app.consumer(hr.Stream(stream, bytes), until="end") as messages:
+        return [json.loads(message.value) for message in messages]
 
 
 def test_run_only_status_group_stop_and_fresh(shop: Path) -> None:

@@ -70,6 +70,8 @@ def test_new_project_followed_step_by_step_runs_as_it_is(tmp_path: Path) -> None
             text=True,
         )
         try:
+            assert running.stdout is not None
+            said = "".join(iter(running.stdout.readline, "Press Ctrl-C to stop.\n"))
             alerts = wait_until(
                 lambda: run_headrace("consume", "alerts", "-o", "json", cwd=shop).json_lines, timeout_s=90
             )
@@ -77,7 +79,7 @@ def test_new_project_followed_step_by_step_runs_as_it_is(tmp_path: Path) -> None
             assert "large_purchases" in run_headrace("status", cwd=shop).text
         finally:
             running.send_signal(signal.SIGINT)
-            said = running.communicate(timeout=60)[0]
+            said += running.communicate(timeout=60)[0]
         assert running.returncode == 0, said
         assert "Pipeline large_purchases works in real time" in said
     finally:

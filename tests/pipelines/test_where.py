@@ -59,9 +59,11 @@ def test_a_clock_that_is_ahead_closes_no_windows_if_where_keeps_it_out(
         send(app, sales, Sale("a", 1, minute), Sale("b", 10, ahead))
         wait_for_latest(app, exposed, Minute(minute, 1), Minute(ahead, 10))
         wait_for_latest(app, guarded, Minute(minute, 1))
+        send(app, sales, Sale("x", 100, ahead))  # what is late is told by the watermark of the batch before
+        wait_until(lambda: Minute(ahead, 110) in read(app, exposed), timeout_s=60)
         send(app, sales, Sale("c", 2, minute), Sale("d", 20, ahead))
         wait_for_latest(app, guarded, Minute(minute, 3))
-        wait_until(lambda: Minute(ahead, 30) in read(app, exposed), timeout_s=60)
+        wait_until(lambda: Minute(ahead, 130) in read(app, exposed), timeout_s=60)
 
     assert Minute(minute, 3) not in read(app, exposed)  # without the guard, c came too late
     assert finite(app, headrace_spark, with_guard) == [Minute(minute, 3)]

@@ -42,6 +42,19 @@ def test_end_willing_process_is_not_killed(tmp_path: Path) -> None:
     assert running.end(grace_s=10) is True
 
 
+def test_end_process_whose_parent_has_not_noticed_has_ended(
+    tmp_path: Path, wait_until: Callable[..., None]
+) -> None:
+    busy = "import subprocess, sys, time; print(subprocess.Popen(['sleep', '600']).pid); time.sleep(600)"
+    parent = processes.start(spec(tmp_path, busy))
+    output = tmp_path / "one.out"
+    wait_until(lambda: output.read_text().strip())
+    child = psutil.Process(int(output.read_text()))
+    assert processes.end(child, grace_s=5) is True
+    assert child.status() == psutil.STATUS_ZOMBIE
+    parent.end(grace_s=10)
+
+
 def test_record_other_process_with_that_pid_is_not_taken_for_it(tmp_path: Path) -> None:
     record = Record.of(psutil.Process(), "one")
     assert record.process() is not None
