@@ -21,7 +21,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Let two workers share a run by files: all that needs the one Spark session goes to one of them."""
     from xdist.scheduler import LoadScopeScheduling
 
-    on_spark = ("tests/pipelines/", "tests/stores/", "tests/models/test_spark")
+    on_spark = ("tests/pipelines/", "tests/stores/", "tests/models/test_spark", "tests/apps/test_iot")
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
