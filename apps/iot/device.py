@@ -1,7 +1,7 @@
 """A device that scores itself: with the parameters that it was sent, also while nobody can be reached.
 
-It keeps what it measures on its disk, and sends it in bursts when there is a connection. A burst that got no answer
-is sent again as it was, under the same name, so that the log has each reading once.
+It keeps what it measures on its disk, and sends it in bursts when there is a connection. A burst that got no
+answer is sent again as it was, under the same name, so that the log has each reading once.
 """
 
 import argparse
