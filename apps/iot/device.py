@@ -20,7 +20,6 @@ from generate import generate
 from records import FEATURES, TOO_FAR, Reading
 
 import headrace as hr
-from headrace.models import ModelVersion
 
 BURST = 1000
 
@@ -35,7 +34,7 @@ class Device:
         self.disk.execute("CREATE TABLE IF NOT EXISTS readings (burst INTEGER, reading BLOB)")
         self.disk.execute("CREATE TABLE IF NOT EXISTS model (version INTEGER PRIMARY KEY, record BLOB)")
         for (record,) in self.disk.execute("SELECT record FROM model ORDER BY version DESC LIMIT 1"):
-            self.health.load(msgspec.json.decode(record, type=ModelVersion))
+            self.health.load(msgspec.json.decode(record, type=hr.models.ModelVersion))
 
     def measured(self, reading: Reading) -> Reading:
         """Score a reading, and keep it until the log has it."""
@@ -76,7 +75,7 @@ class Device:
     def update(self) -> None:
         """Take the newest version of the model, if it is sound."""
         rows = json.loads(self.ask(f"/tables/models?prefix={quote('health|')}&limit=1000"))["rows"]
-        records = [msgspec.convert(row["record"], ModelVersion) for row in rows]
+        records = [msgspec.convert(row["record"], hr.models.ModelVersion) for row in rows]
         newest = max(records, key=lambda each: each.version, default=None)
         if newest is not None and newest.version != self.health.version:
             self.health.load(newest)

@@ -14,7 +14,6 @@ from rich.live import Live
 from rich.table import Table
 
 import headrace as hr
-from headrace.models import ModelVersion
 
 SETTLED = timedelta(seconds=5)  # what is younger may be on its way still
 SHOWN = 6
@@ -28,7 +27,7 @@ class Tally:
         self.failures: dict[str, list[Failure]] = defaultdict(list)  # by device
         self.anomalies: dict[str, Anomaly] = {}
         self.steps: dict[str, list[Step]] = defaultdict(list)  # by case
-        self.versions: dict[int, ModelVersion] = {}
+        self.versions: dict[int, hr.models.ModelVersion] = {}
         self.ages_ms: list[float] = []
         self.ids: set[str] = set()
         self.again = 0
@@ -43,7 +42,7 @@ class Tally:
                 self.failures[failure.device].append(failure)
             case Step() as step:
                 self.steps[step.case].append(step)
-            case ModelVersion(model="health") as version:
+            case hr.models.ModelVersion(model="health") as version:
                 self.versions[version.version] = version
             case Anomaly() as anomaly:
                 self.anomalies[anomaly.reading.id] = anomaly

@@ -8,7 +8,6 @@ from app import anomalies, app
 from records import FEATURES, Anomaly
 
 import headrace as hr
-from headrace.models import ModelVersion
 
 
 def main() -> None:
@@ -24,7 +23,7 @@ def main() -> None:
     print(explain(message, versions[f"health|{message.record.version}"]))
 
 
-def explain(message: hr.Message[Anomaly], version: ModelVersion) -> str:
+def explain(message: hr.Message[Anomaly], version: hr.models.ModelVersion) -> str:
     anomaly, by = message.record, message.headers
     lines = [
         f"Reading {anomaly.reading.id} of device {anomaly.device} at {anomaly.at:%H:%M:%S} has the score "
@@ -41,7 +40,7 @@ def explain(message: hr.Message[Anomaly], version: ModelVersion) -> str:
     return "\n".join(lines)
 
 
-def reasons(anomaly: Anomaly, version: ModelVersion) -> list[tuple[str, float, float, float]]:
+def reasons(anomaly: Anomaly, version: hr.models.ModelVersion) -> list[tuple[str, float, float, float]]:
     """Each feature as measured, as the others make expect it, and how far off that is; the farthest first."""
     parameters = msgspec.json.decode(version.document or "")["parameters"]
     precision = np.linalg.inv(np.array(parameters["covariance"]))
