@@ -36,12 +36,9 @@ def keep(telemetry: DataFrame) -> DataFrame:
 
 @app.train(health, history, trigger=hr.every("5 minutes"), on_drift=True, last="5 minutes")
 def learn(history: DataFrame) -> tuple[hr.models.Gaussian, dict[str, float]]:
-    """What is usual: mean and covariance of all but the devices that fail, which are found on the way."""
-    usual = history
-    for _ in range(3):
-        found = hr.models.fit_gaussian(usual, health)
-        usual = history.where(hr.models.column(found, health) < USUAL)
-    return found, {"usual": usual.count() / history.count()}
+    """What is usual: mean and covariance of all readings but those that are far from the mean of all."""
+    usual = history.where(hr.models.column(hr.models.fit_gaussian(history, health), health) < USUAL)
+    return hr.models.fit_gaussian(usual, health), {"usual": usual.count()}
 
 
 scorer = app.service("scorer")

@@ -33,7 +33,7 @@ class Device:
     fails: Kind | None = None
     severity: float = 0.0
     since_s: float = 0.0
-    until_s: float = 0.0
+    until_s: float = -30.0
 
 
 def generate(

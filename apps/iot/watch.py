@@ -80,10 +80,10 @@ def picture(tally: Tally) -> Group:
     by_run = table("run", "failures", "found", "recall", "delay p50 s", "max s", "anomalies", "precision")
     counts, right = Counter[Any](), Counter[Any]()
     for anomaly in tally.anomalies.values():
-        is_right = tally.cause(anomaly) is not None
-        for of in (run_of(anomaly.reading.id), anomaly.version):
+        run, by_device = run_of(anomaly.reading.id), anomaly.reading.score is not None
+        for of in (run, None if by_device else anomaly.version):
             counts[of] += 1
-            right[of] += is_right
+            right[of] += tally.cause(anomaly) is not None
     for run in sorted({run_of(each.id) for each in over}):
         mine = [each.id for each in over if run_of(each.id) == run]
         found = [delays[id] for id in mine if id in delays]

@@ -45,7 +45,7 @@ from headrace.stores.lake import Lake
 SAMPLE_ROWS = 10_000
 EXAMPLES = 20
 AGAIN = timedelta(minutes=1)
-EMPTY = timedelta(seconds=5)
+EMPTY = timedelta(seconds=2)
 _LOOK_S = 0.5
 _GROUP = "headrace-trainings"
 
@@ -57,6 +57,8 @@ class NoRows(Exception):
 def train(spark: SparkSession, training: Training, *, site: Site, settings: Settings) -> ModelVersion:
     """Train once and publish; NoRows if the first source is empty. Blocks until the log has the version."""
     model, begun, started = training.model, SystemClock().now(), time.monotonic()
+    if isinstance(training.sources[0], Lake) and training.sources[0].open(settings) is None:
+        raise NoRows
     since = None if training.last is None else begun - training.last
     ranges = {
         each.name: finite.find_range(site.admin(), each.name, since, None) for each in training.pipeline.streams

@@ -79,14 +79,14 @@ def send(app: hr.App, stream: hr.Stream[Any], records: list[Any]) -> None:
 
 
 def test_generate_same_seed_makes_the_same_records_and_failures_that_show(iot: SimpleNamespace) -> None:
-    one, again, other = (made(iot, seed, 30_000) for seed in (1, 1, 2))
+    one, again, other = (made(iot, seed, 24_000) for seed in (1, 1, 2))
 
     assert one == again
     assert one != other
     failures = [each for each in one if isinstance(each, iot.records.Failure)]
     assert {each.kind for each in failures} == {"fan", "disk", "memory", "process", "network"}
     assert len({each.device for each in readings_of(iot, one)}) == 200
-    warm = readings_of(iot, made(iot, 1, 30_000, warm_at_s=100))
+    warm = readings_of(iot, made(iot, 1, 24_000, warm_at_s=100))
     apart = [b.temperature - a.temperature for a, b in zip(readings_of(iot, one), warm, strict=True)]
     assert max(apart[:20_000]) == 0
     assert min(apart[20_200:]) > 1.7
@@ -97,10 +97,10 @@ def test_generate_same_seed_makes_the_same_records_and_failures_that_show(iot: S
 def test_learn_three_seeds_finds_nearly_all_failures_soon_and_little_else(
     iot: SimpleNamespace, headrace_spark: SparkSession
 ) -> None:
-    """What `watch.py` would count, over five minutes of each seed; learned from the first minute of it."""
+    """What `watch.py` would count, over three minutes of each seed; learned from the first minute of it."""
     schema = ", ".join(f"{name} double" for name in iot.records.FEATURES)
     for seed in (1, 2, 3):
-        records = made(iot, seed, 60_000)
+        records = made(iot, seed, 36_000)
         readings = readings_of(iot, records)
         rows = [values(iot, each) for each in readings[:12_000]]
         found, metrics = iot.app.learn(headrace_spark.createDataFrame(rows, schema).coalesce(1).cache())
@@ -114,10 +114,10 @@ def test_learn_three_seeds_finds_nearly_all_failures_soon_and_little_else(
                 tally.anomalies[reading.id] = anomaly
         delays, failures = tally.delays(), sum(map(len, tally.failures.values()))
         right = sum(tally.cause(each) is not None for each in tally.anomalies.values())
-        assert len(delays) >= 0.9 * failures > 40
-        assert right >= 0.99 * len(tally.anomalies) > 700
+        assert len(delays) >= 0.9 * failures > 20
+        assert right >= 0.99 * len(tally.anomalies) > 400
         assert sorted(delays.values())[len(delays) // 2] < 5
-        assert 0.95 < metrics["usual"] < 0.995
+        assert 0.95 < metrics["usual"] / 12_000 < 1
 
 
 def expected(iot: SimpleNamespace, version: Any, readings: list[Any]) -> set[str]:
@@ -140,7 +140,7 @@ def test_readings_are_kept_learned_from_scored_and_lead_to_recovery(
     app, here = headrace_app, iot.app
     start = datetime.now(UTC) - timedelta(minutes=1)
     usual, warm, more = (
-        readings_of(iot, made(iot, seed, 6000, start=start, warm_at_s=warm_at_s))
+        readings_of(iot, made(iot, seed, 6000, start=start, warm_at_s=warm_at_s, fails_every_s=300))
         for seed, warm_at_s in ((11, None), (12, 0), (13, 0))
     )
     lake = Path(app.settings.lake) / "telemetry"
@@ -164,7 +164,7 @@ def test_readings_are_kept_learned_from_scored_and_lead_to_recovery(
 
     with run_services(here.scorer, here.operator):
         wanted = expected(iot, first, usual)
-        wait_until(lambda: len(found()) == len(wanted) > 50, what="the anomalies")
+        wait_until(lambda: len(found()) >= len(wanted), what="the anomalies")
         assert {each.reading.id for each in found()} == wanted
         wait_until(lambda: read(app, here.recovery), what="a recovery")
 
