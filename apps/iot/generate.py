@@ -86,7 +86,7 @@ def measure(device: Device, at_s: float, room: float, chance: random.Random) -> 
     disk_io = (10 + 100 * load + chance.gauss(0, 5)) * (1 - 0.7 * much if fails == "disk" else 1)
     disk_latency = 3 + 5 * load + chance.gauss(0, 0.4) + (15 * much if fails == "disk" else 0)
     network_io = (5 + 80 * load + chance.gauss(0, 4)) * (1 - 0.95 * much if fails == "network" else 1)
-    measured = (temperature, min(cpu, 100), min(memory, 99), disk_io, disk_latency, network_io)
+    measured = (temperature, min(cpu, 100.0), min(memory, 99.0), disk_io, disk_latency, network_io)
     return (round(max(value, 0.0), 2) for value in measured)
 
 
