@@ -10,6 +10,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from typing import get_args
 
+import factory
 from generate import Live
 from pyspark.sql import DataFrame
 from records import FEATURES, TOO_FAR, Action, Anomaly, Failure, Reading, Step
@@ -31,7 +32,7 @@ health = app.model("health", features=FEATURES)
 
 @app.pipeline(telemetry, to=history, trigger=hr.every("10 seconds"))
 def keep(telemetry: DataFrame) -> DataFrame:
-    return telemetry
+    return telemetry.coalesce(1)  # one file, not one for each partition
 
 
 @app.train(health, history, trigger=hr.every("5 minutes"), on_drift=True, last="5 minutes")
@@ -110,11 +111,13 @@ streams = {Reading: telemetry, Failure: failures}
 async def begin() -> None:
     """Devices of our own, so that there is something to see; without them: `--only keep --only learn …`.
 
-    The first time, nothing is known: they send what they have measured in the last 100 seconds, to learn from. A
-    minute later it gets warmer.
+    The first time there is neither a model nor a history: the one comes from the factory, the other from the devices,
+    which send what they have measured in the last 100 seconds. A minute later it gets warmer.
     """
     global devices
     first = health.version is None
+    if first:
+        await asyncio.to_thread(health.publish, factory.model(), by="factory")
     back = timedelta(seconds=100 if first else 0)
     devices = Live(1, datetime.now(UTC) - back, warm_at_s=160 if first else 0)
     await live()

@@ -4,7 +4,7 @@ import argparse
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from app import anomalies, app, failures, recovery
@@ -15,7 +15,6 @@ from rich.table import Table
 
 import headrace as hr
 
-SETTLED = timedelta(seconds=5)  # what is younger may be on its way still
 SHOWN = 6
 
 
@@ -75,8 +74,12 @@ def ranked(values: Iterable[float], *shares: float, digits: int = 1) -> list[str
 
 
 def picture(tally: Tally) -> Group:
-    now, delays = datetime.now(UTC), tally.delays()
-    over = [each for known in tally.failures.values() for each in known if each.ended < now - SETTLED]
+    delays, seen = tally.delays(), dict[str, datetime]()  # how far each run has come
+    for anomaly in tally.anomalies.values():
+        run = run_of(anomaly.reading.id)
+        seen[run] = max(anomaly.at, seen.get(run, anomaly.at))
+    known = [each for failures in tally.failures.values() for each in failures if run_of(each.id) in seen]
+    over = [each for each in known if each.ended < seen[run_of(each.id)]]
     by_run = table("run", "failures", "found", "recall", "delay p50 s", "max s", "anomalies", "precision")
     counts, right = Counter[Any](), Counter[Any]()
     for anomaly in tally.anomalies.values():
@@ -92,7 +95,7 @@ def picture(tally: Tally) -> Group:
         by_run.add_row(
             run, f"{len(mine):,}", f"{len(found):,}", f"{recall:.1%}", *delay, f"{counts[run]:,}", precision
         )
-    by_version = table("version", "trained", "on rows", "anomalies", "precision")
+    by_version = table("version", "by", "at", "rows", "anomalies", "precision")
     for number, version in sorted(tally.versions.items())[-SHOWN:]:
         rows = f"{version.trained.rows:,}" if version.trained else ""
         row = (
@@ -125,7 +128,7 @@ def table(*columns: str) -> Table:
     made = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     for column in columns:
         made.add_column(
-            column, justify="left" if column in ("run", "version", "device", "what was done") else "right"
+            column, justify="left" if column in ("run", "version", "by", "device", "what was done") else "right"
         )
     return made
 

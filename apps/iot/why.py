@@ -25,14 +25,12 @@ def main() -> None:
 
 def explain(message: hr.Message[Anomaly], version: hr.models.ModelVersion) -> str:
     anomaly, by = message.record, message.headers
+    where = "" if "ce_model" in by else " on the device"
     lines = [
         f"Reading {anomaly.reading.id} of device {anomaly.device} at {anomaly.at:%H:%M:%S} has the score "
-        f"{anomaly.score:.1f}, says version {anomaly.version} of health"
-        + (" on the device." if "ce_model" not in by else "."),
-        f"It was trained at {version.at:%H:%M:%S} on {version.trained.rows:,} rows of version "
-        f"{version.trained.sources[0].version} of the lake's telemetry.\n"
-        if version.trained
-        else "",
+        f"{anomaly.score:.1f}, says version {anomaly.version} of health{where}.",
+        f"That was published at {version.at:%H:%M:%S} by {version.by}"
+        + (f", trained on {version.trained.rows:,} rows of the lake.\n" if version.trained else ".\n"),
         "              measured  expected     off by",
     ]
     for name, measured, expected, deviations in reasons(anomaly, version):

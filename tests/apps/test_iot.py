@@ -292,7 +292,7 @@ def test_run_killed_and_restarted_goes_on_with_its_model_and_doubles_nothing(
 
     app, here = iot.app.app, iot.app
     with _running(tmp_path) as run:
-        wait_until(lambda: "version 1 of health" in run.said(), timeout_s=120, what="a version")
+        wait_until(lambda: "version 2 of health" in run.said(), timeout_s=120, what="a version")
         app.use(settings.load(tmp_path))
         wait_until(lambda: read(app, here.recovery), timeout_s=60, what="a recovery")
         services = [
