@@ -39,7 +39,7 @@ def keep(telemetry: DataFrame) -> DataFrame:
 def learn(history: DataFrame) -> tuple[hr.models.Gaussian, dict[str, float]]:
     """What is usual: mean and covariance of all readings but those that are far from the mean of all."""
     usual = history.where(hr.models.column(hr.models.fit_gaussian(history, health), health) < USUAL)
-    return hr.models.fit_gaussian(usual, health), {"usual": usual.count()}
+    return hr.models.fit_gaussian(usual, health), {"usual": usual.count() / history.count()}
 
 
 scorer = app.service("scorer")
@@ -111,8 +111,8 @@ streams = {Reading: telemetry, Failure: failures}
 async def begin() -> None:
     """Devices of our own, so that there is something to see; without them: `--only keep --only learn …`.
 
-    The first time there is neither a model nor a history: the one comes from the factory, the other from the devices,
-    which send what they have measured in the last 100 seconds. A minute later it gets warmer.
+    The first time there is neither a model nor a history: the one comes from the factory, the other from the
+    devices, which send what they have measured in the last 100 seconds. A minute later it gets warmer.
     """
     global devices
     first = health.version is None

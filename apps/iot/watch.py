@@ -98,14 +98,10 @@ def picture(tally: Tally) -> Group:
     by_version = table("version", "by", "at", "rows", "anomalies", "precision")
     for number, version in sorted(tally.versions.items())[-SHOWN:]:
         rows = f"{version.trained.rows:,}" if version.trained else ""
-        row = (
-            str(number),
-            f"{version.at:%H:%M:%S}",
-            rows,
-            f"{counts[number]:,}",
-            share(right[number], counts[number]),
+        right_ones = share(right[number], counts[number])
+        by_version.add_row(
+            str(number), version.by, f"{version.at:%H:%M:%S}", rows, f"{counts[number]:,}", right_ones
         )
-        by_version.add_row(*row)
     complete = [steps for steps in tally.steps.values() if [step.number for step in steps] == [1, 2, 3]]
     latest = table("device", "what was done", "at")
     for step in [step for steps in tally.steps.values() for step in steps][-SHOWN:]:
