@@ -89,9 +89,7 @@ class Device(hr.Session):
     async def recover(self) -> None:
         """The next step, and a second later the one after it, also if this process died meanwhile."""
         number = self.state.steps + 1
-        await recovery.publish(
-            Step(self.key, self.state.reason, number, ACTIONS[number - 1], datetime.now(UTC)),
-        )
+        await recovery.publish(Step(self.key, self.state.reason, number, ACTIONS[number - 1], datetime.now(UTC)))
         self.update(steps=number)
         if number < len(ACTIONS):
             self.remind("1 second", self.recover)
