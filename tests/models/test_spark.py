@@ -478,18 +478,20 @@ def test_trainer_on_drift_trains_soon_once_and_hears_after_a_restart_what_it_mis
     assert drifted == [f"version {n} of {wear.name} has drifted ({what})" for n, what in ((1, "load"), (2, "io"))]
 
 
-def test_training_on_a_lake_reads_what_is_recent_by_its_retention_s_column(
+def test_training_on_a_lake_waits_for_rows_and_reads_what_is_recent_by_its_retention_s_column(
     headrace_app: hr.App, headrace_spark: SparkSession, unique_name: Name
 ) -> None:
     kept = hr.lake(unique_name("history"), retention=("at", "30 days"))
     wear = headrace_app.model(unique_name("wear"), features=FEATURES)
-    now = datetime.now(UTC)
-    rows = [(1.0, float(days), 0.0, now - timedelta(days=days)) for days in range(10)]
-    frame = headrace_spark.createDataFrame(rows, "temperature double, load double, io double, at timestamp")
-    kept.write(frame.coalesce(1), headrace_app.settings, writer="test", batch_id=0)
 
     @headrace_app.train(wear, kept, trigger=hr.once(), last="3 days")
     def learn(frame: DataFrame) -> Any:
         return hr.models.Linear((1.0, 1.0, 1.0))
 
+    with pytest.raises(trainer.NoRows):  # there is no such table yet
+        trained(headrace_app, headrace_spark, learn)
+    now = datetime.now(UTC)
+    rows = [(1.0, float(days), 0.0, now - timedelta(days=days)) for days in range(10)]
+    frame = headrace_spark.createDataFrame(rows, "temperature double, load double, io double, at timestamp")
+    kept.write(frame.coalesce(1), headrace_app.settings, writer="test", batch_id=0)
     assert trained(headrace_app, headrace_spark, learn).trained.rows == 3
