@@ -113,6 +113,7 @@ def main() -> int:
     project = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
     os.environ.update(HEADRACE_PROJECT=str(project), HEADRACE_HTTP_PORT="0")
     programs: list[Program] = []
+    board = Board()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         started = time.monotonic()
@@ -125,18 +126,18 @@ def main() -> int:
         subprocess.run(
             [*HEADRACE, "stream", "create", "--app", str(HERE / "fraud-rules")], stdout=subprocess.DEVNULL
         )
-        board = Board()
         show(console, board, programs, chosen.seconds)
     except KeyboardInterrupt:
         pass
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C does not cut the cleaning short
+        told = f"fraud-rules: {board.alert_latency()}; {board.alert_truth()}"
         console.print("\nStopping …")
         for program in reversed(programs):
             program.stop()
         if programs and programs[-1].name == "terminals":
             console.print(f"cards: {programs[-1].said.partition('In all: ')[2].strip()}")
-            console.print(f"fraud-rules: {board.alert_latency()}; {board.alert_truth()}")
+            console.print(told)
         subprocess.run([*HEADRACE, "down"])
         shutil.rmtree(project)
         console.print("The log has ended and its data is removed.")
@@ -150,7 +151,8 @@ def show(console: Console, board: Board, programs: list[Program], seconds: float
         time.sleep(0.1)
     pos = ("--pos", "--address", cards.address)
     programs.append(Program("terminals", cards.folder, sys.executable, str(HERE / "cards" / "generate.py"), *pos))
-    began, deadline, drawn, opened = time.monotonic(), float("inf"), 0.0, False
+    began, deadline, drawn = time.monotonic(), float("inf"), 0.0
+    opened = alerted = False
     streams = [hr.Stream(name, bytes) for name in ("card-activity", "alerts", "injected")]
     with (
         hr.App("demo").consumer(*streams, start="latest") as messages,
@@ -160,11 +162,15 @@ def show(console: Console, board: Board, programs: list[Program], seconds: float
             for message in messages.batch(timeout="100 ms"):
                 board.heard(message)
             all_work = all(program.works for program in programs[:3])
-            if all_work and not opened and console.is_terminal:
-                opened = webbrowser.open(f"{live_map.address}/map") or True
-            if board.found and deadline == float("inf") and seconds is not None:
+            if all_work and not opened:
+                opened = True
+                console.print(where(programs))
+                if console.is_terminal:
+                    webbrowser.open(f"{live_map.address}/map")
+            if board.found and not alerted:
+                alerted = True
                 console.print(f"The first alert came after {time.monotonic() - began:.1f} s.")
-                deadline = time.monotonic() + seconds
+                deadline = time.monotonic() + (seconds or float("inf"))
             if time.monotonic() - drawn > 0.2:
                 drawn = time.monotonic()
                 if console.is_terminal:
@@ -172,7 +178,7 @@ def show(console: Console, board: Board, programs: list[Program], seconds: float
 
 
 def picture(board: Board, programs: list[Program]) -> Group:
-    cards, _, live_map, terminals = programs
+    terminals = programs[-1]
     thefts = _table("card", "was in", "then in", "after", "km/h")
     for each in board.declined:
         last, use = each["last"], each["use"]
@@ -199,8 +205,12 @@ def picture(board: Board, programs: list[Program]) -> Group:
             f"{board.alert_latency()}\n{board.alert_truth()}",
         ),
     ]
-    see = f"The cards on a map: {live_map.address}/map   What can be asked: {cards.address}/docs   Ctrl-C ends."
-    return Group(Columns(panels), see)
+    return Group(Columns(panels), f"{where(programs)}   Ctrl-C ends.")
+
+
+def where(programs: list[Program]) -> str:
+    cards, _, live_map, *_ = programs
+    return f"The cards on a map: {live_map.address}/map   What can be asked: {cards.address}/docs"
 
 
 def _panel(name: str, about: str, rows: Table, below: str) -> Panel:

@@ -329,13 +329,16 @@ class App:
         model: Model,
         *sources: Stream[Any] | Store,
         trigger: Trigger,
+        on_drift: bool = False,
         last: str | timedelta | None = None,
         name: str | None = None,
     ) -> Callable[[Callable[..., Any]], Training]:
         """Declare a training: a function from the DataFrames of the sources to a model, and when it is run.
 
-        It returns a model of Spark MLlib or of `hr.models`, or a pair of it and its metrics. `last` limits streams
-        to records sent so recently. With `hr.once()`, only `headrace model train` runs it.
+        It returns a model of Spark MLlib or of `hr.models`, or a pair of it and its metrics. With `on_drift` it is
+        run sooner when what comes is no longer what the newest version was trained on. `last` limits streams to
+        records sent so recently, and a lake by the time column of its retention. With `hr.once()`, only
+        `headrace model train` runs it.
         """
         from headrace.models.training import define_training
 
@@ -343,7 +346,14 @@ class App:
 
         def declare(function: Callable[..., Any]) -> Training:
             made = define_training(
-                function, model, sources, trigger, name=name, last=last, declared_at=declared_at
+                function,
+                model,
+                sources,
+                trigger,
+                name=name,
+                last=last,
+                on_drift=on_drift,
+                declared_at=declared_at,
             )
             if made.name in self.trainings or made.name in self.pipelines:
                 raise DefinitionError(f"{made.name!r} is declared twice.", remedy="Give the training name=…")

@@ -95,7 +95,8 @@ def describe(
     for training in app.trainings.values():
         sources = ", ".join(each.name for each in training.sources)
         say(f"\ntraining {training.name}: {sources} → model {training.model.name}")
-        say(f"  works {training.trigger}\n  declared at {training.declared_at}")
+        drift = ", and on drift" if training.on_drift else ""
+        say(f"  works {training.trigger}{drift}\n  declared at {training.declared_at}")
     if not app.streams and not app.pipelines and not app.services:
         say("It declares nothing yet.")
 
@@ -162,6 +163,7 @@ def _as_json(app: App) -> dict[str, Any]:
                 "model": training.model.name,
                 "sources": [each.name for each in training.sources],
                 "trigger": str(training.trigger),
+                "on_drift": training.on_drift,
                 "declared_at": training.declared_at,
             }
             for training in app.trainings.values()

@@ -35,7 +35,11 @@ _SERVICE_WORDS = {
     "restored": "Tables are restored: {text}.",
     "note": "{text}",
 }
-_TRAINING_WORDS = {"trained": "Training {training} has published {text}.", "failed": "Training {training}: {text}"}
+_TRAINING_WORDS = {
+    "trained": "Training {training} has published {text}.",
+    "drifted": "Training {training} is brought forward: {text}.",
+    "failed": "Training {training}: {text}",
+}
 _WORDS = {
     "started": "Pipeline {pipeline} works {text}.",
     "failed": "{text}",

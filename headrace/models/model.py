@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DefinitionError, ModelError, NoModelError
 from headrace.log.stream import check_name
-from headrace.models.document import Example, Loaded, Parameters
+from headrace.models.document import Example, Loaded, Parameters, load
 from headrace.models.drift import Drift
 from headrace.models.features import check_declared, checked
 from headrace.models.registry import Registry
@@ -74,9 +74,15 @@ class Model:
         self._loaded = loaded
         self._score = score  # the swap: whoever is scoring has the old one, and finishes with it
 
-    def load(self, version: int | None = None) -> int:
-        """Read from the log what serves, or one version of it, and score by it. For use outside of services."""
+    def load(self, version: int | ModelVersion | None = None) -> int:
+        """Score by what the log says serves, or by one version of it. For use outside of services.
+
+        A `ModelVersion` that came by other ways, to a device for example, needs no log.
+        """
         registry = self.registry
+        if isinstance(version, ModelVersion):
+            self.use(load(version, registry.folder, self.features))
+            return version.version
         versions = registry.of(self.name)
         choice = Choice(self.name, version, pinned=True) if version is not None else registry.choice(self.name)
         refused: list[ModelError] = []

@@ -2,8 +2,8 @@
 
 ::
 
-    due ──► reading ──► training ──► compared with Spark ──► published ──► due after the interval
-      ▲                    └─(fails)─► exception record ──┐
+    due ──► reading ──► training ──► compared with Spark ──► published ──► due after the interval,
+      ▲                    └─(fails)─► exception record ──┐                or sooner, when it has drifted
       └────────────── a minute, or the interval ◄─────────┘
 
 One thread, one training at a time, beside the pipelines in their Spark session.
@@ -12,6 +12,7 @@ One thread, one training at a time, beside the pipelines in their Spark session.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from headrace.log.site import Site
 from headrace.log.stream import Stream
 from headrace.models import spark as mllib
 from headrace.models._check import refuse
+from headrace.models.alarms import Alarms
 from headrace.models.document import Example, Parameters
 from headrace.models.drift import baseline_of
 from headrace.models.kind import is_close
@@ -38,11 +40,12 @@ from headrace.models.version import ModelVersion, Read, Trained
 from headrace.pipelines import _explain, finite
 from headrace.pipelines import query as queries
 from headrace.settings import Settings
+from headrace.stores.lake import Lake
 
 SAMPLE_ROWS = 10_000
 EXAMPLES = 20
 AGAIN = timedelta(minutes=1)
-EMPTY = timedelta(seconds=5)
+EMPTY = timedelta(seconds=2)
 _LOOK_S = 0.5
 _GROUP = "headrace-trainings"
 
@@ -54,6 +57,8 @@ class NoRows(Exception):
 def train(spark: SparkSession, training: Training, *, site: Site, settings: Settings) -> ModelVersion:
     """Train once and publish; NoRows if the first source is empty. Blocks until the log has the version."""
     model, begun, started = training.model, SystemClock().now(), time.monotonic()
+    if isinstance(training.sources[0], Lake) and training.sources[0].open(settings) is None:
+        raise NoRows
     since = None if training.last is None else begun - training.last
     ranges = {
         each.name: finite.find_range(site.admin(), each.name, since, None) for each in training.pipeline.streams
@@ -68,6 +73,7 @@ def train(spark: SparkSession, training: Training, *, site: Site, settings: Sett
         ranges={name: each.options() for name, each in ranges.items()},
     )
     reads = [_read(source, ranges, settings) for source in training.sources]
+    frames = [_recent(frame, source, since) for frame, source in zip(frames, training.sources, strict=True)]
     kept = [frame.persist(StorageLevel.MEMORY_AND_DISK) for frame in frames]  # read once, whatever is done with it
     try:
         missing = [name for name in model.features if name not in kept[0].columns]
@@ -103,6 +109,13 @@ def train(spark: SparkSession, training: Training, *, site: Site, settings: Sett
         by=training.name,
         keep=model.keep,
     )
+
+
+def _recent(frame: DataFrame, source: Any, since: datetime | None) -> DataFrame:
+    """The rows of a lake since then, by the column of its retention; streams were read from there on."""
+    if since is None or not isinstance(source, Lake) or source.retention is None:
+        return frame
+    return frame.where(F.col(source.retention[0]) >= F.lit(since))
 
 
 def _read(source: Any, ranges: dict[str, finite.Range], settings: Settings) -> Read:
@@ -195,6 +208,9 @@ class Trainer:
         self._tell = on_event
         self._clock = clock or SystemClock()
         self._due: dict[str, datetime] = {}
+        self._newest: dict[str, int] = {}  # each training's last version
+        self._tried: dict[str, datetime] = {}  # when it last was run
+        self._alarms: Alarms | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="trainer", daemon=True)
 
@@ -214,11 +230,15 @@ class Trainer:
         while not self._stop.is_set():
             if not self._due:
                 self._plan()
+            self._listen()
             for training in self._trainings:
                 due = self._due.get(training.name)
                 if due is not None and due <= self._clock.now() and not self._stop.is_set():
+                    self._tried[training.name] = self._clock.now()
                     self._due[training.name] = self._clock.now() + self._train(training)
             self._stop.wait(_LOOK_S)
+        if self._alarms is not None:
+            self._alarms.close()
 
     def _plan(self) -> None:
         """Count from the last version: a restart is no reason to train."""
@@ -229,11 +249,33 @@ class Trainer:
             return
         for training in self._trainings:
             own = [
-                record.at
+                (record.version, record.at)
                 for record in known.get(training.model.name, {}).values()
                 if record.trained is not None and record.trained.training == training.name
             ]
-            self._due[training.name] = max(own) + training.trigger.interval if own else self._clock.now()
+            self._newest[training.name], last = max(own, default=(0, None))
+            self._tried[training.name] = last or self._clock.now()
+            self._due[training.name] = last + training.trigger.interval if last else self._clock.now()
+        if any(training.on_drift for training in self._trainings):
+            # What drifted while nobody trained is in the log since the last version.
+            self._alarms = Alarms(self._trainings[0].model.registry, min(self._tried.values()))
+
+    def _listen(self) -> None:
+        """Bring trainings forward whose newest version has drifted; older ones, pinned or not, ask for nothing."""
+        if self._alarms is None:
+            return
+        try:
+            reports = list(self._alarms.new())
+        except HeadraceError as error:
+            self._reporter.exception("trainer", "drift", error)
+            return
+        for report, training in itertools.product(reports, self._trainings):
+            name, soonest = training.name, self._tried[training.name] + training.pause
+            is_meant = training.on_drift and report.model == training.model.name
+            if is_meant and report.version >= self._newest[name] and soonest < self._due[name]:
+                self._due[name] = soonest
+                what = f"version {report.version} of {report.model} has drifted ({', '.join(report.drifted)})"
+                self._tell("drifted", name, what)
 
     def _train(self, training: Training) -> timedelta:
         """Train, and say after how long to do it again."""
@@ -250,5 +292,6 @@ class Trainer:
             self._reporter.exception(training.name, "train", problem)
             self._tell("failed", training.name, str(problem))
             return min(interval, AGAIN)
+        self._newest[training.name] = record.version
         self._tell("trained", training.name, f"version {record.version} of {record.model}")
         return interval

@@ -29,10 +29,16 @@ class Training:
     sources: tuple[Stream[Any] | Store, ...]
     trigger: Trigger
     last: timedelta | None = None
+    on_drift: bool = False
     declared_at: str = field(default="", compare=False)
 
     def __call__(self, *frames: Any) -> Any:
         return self.function(*frames)
+
+    @property
+    def pause(self) -> timedelta:
+        """How soon after a version drift may ask for the next one."""
+        return self.trigger.interval / 10
 
     @property
     def pipeline(self) -> Pipeline:
@@ -48,6 +54,7 @@ def define_training(
     *,
     name: str | None,
     last: str | timedelta | None,
+    on_drift: bool,
     declared_at: str,
 ) -> Training:
     """Check what can be checked without Spark, and make the definition."""
@@ -70,8 +77,13 @@ def define_training(
         raise DefinitionError(
             f"{what} has the trigger {trigger!s}.", remedy='Use hr.every("1 hour") or hr.once().'
         )
+    if on_drift and (trigger.kind == "once" or model.drift is None):
+        raise DefinitionError(
+            f"{what} is to be run on drift, but {'drift is not watched' if model.drift is None else 'only once'}.",
+            remedy='Use trigger=hr.every("1 hour"), and a model without drift=False.',
+        )
     try:
         recent = None if last is None else duration(last)
     except ValueError as error:
         raise DefinitionError(f"{what}: last: {error}.") from None
-    return Training(name, function, model, tuple(sources), trigger, recent, declared_at)
+    return Training(name, function, model, tuple(sources), trigger, recent, on_drift, declared_at)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from models.fleet import FEATURES, Reading
+from models.fleet import FEATURES, Reading, document, record_of
 
 import headrace as hr
-from headrace.errors import DefinitionError, NoModelError
+from headrace.errors import DefinitionError, ModelError, NoModelError
 from headrace.models.version import Choice, in_order
 
 
@@ -88,6 +88,7 @@ def test_training_knows_its_model_sources_and_place(app: hr.App, telemetry: hr.S
         ({"trigger": hr.realtime()}, "has the trigger in real time"),
         ({"trigger": "hourly"}, "has the trigger hourly"),
         ({"trigger": hr.once(), "last": "a while"}, "last: 'a while'"),
+        ({"trigger": hr.once(), "on_drift": True}, "on drift, but only once"),
     ],
 )
 def test_training_with_impossible_options_is_refused(
@@ -96,6 +97,23 @@ def test_training_with_impossible_options_is_refused(
     wear = app.model("wear", features=FEATURES)
     with pytest.raises(DefinitionError, match=says):
         app.train(wear, telemetry, name="learn", **options)(lambda readings: readings)
+
+
+def test_training_on_drift_that_nobody_watches_is_refused(app: hr.App, telemetry: hr.Stream[Reading]) -> None:
+    wear = app.model("wear", features=FEATURES, drift=False)
+    with pytest.raises(DefinitionError, match="drift is not watched"):
+        app.train(wear, telemetry, name="learn", trigger=hr.every("1 hour"), on_drift=True)(
+            lambda readings: readings
+        )
+
+
+def test_load_of_a_record_that_was_sent_needs_no_log(app: hr.App) -> None:
+    wear = app.model("wear", features=FEATURES)
+    assert wear.load(record_of(document(version=7))) == 7
+    assert wear.score(Reading("d", 2.0, 1.0, 8.0)) == hr.models.Score(3.0, "wear", 7)
+    with pytest.raises(ModelError, match="sha256"):
+        wear.load(record_of(document(version=8), sha256="0"))
+    assert wear.version == 7
 
 
 def test_training_on_a_stream_without_the_features_is_refused(app: hr.App, telemetry: hr.Stream[Reading]) -> None:

@@ -31,11 +31,11 @@ from pyspark.sql import functions as F
 import headrace as hr
 from headrace.errors import DefinitionError, ModelError
 from headrace.log.reporter import exceptions_stream
+from headrace.models import DriftReport, trainer
 from headrace.models import spark as mllib
-from headrace.models import trainer
 from headrace.models.document import load
 from headrace.models.scoring import scorer
-from headrace.testing import wait_until
+from headrace.testing import ManualClock, wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
 
@@ -417,3 +417,81 @@ def test_parameters_that_score_otherwise_than_spark_are_not_published(
     with pytest.raises(ModelError, match="Spark gives"):
         trained(headrace_app, headrace_spark, learn)
     assert wear.registry.of(wear.name) == {}
+
+
+def test_trainer_on_drift_trains_soon_once_and_hears_after_a_restart_what_it_missed(
+    headrace_app: hr.App, headrace_spark: SparkSession, unique_name: Name, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainer, "_LOOK_S", 0.05)
+    telemetry = headrace_app.stream(unique_name("telemetry"), Reading, key="device", partitions=1)
+    wear = headrace_app.model(unique_name("wear"), features=FEATURES)
+    events: list[tuple[str, str]] = []
+
+    @headrace_app.train(wear, telemetry, trigger=hr.every("1 hour"), on_drift=True)
+    def learn(frame: DataFrame) -> Any:
+        return hr.models.Linear((1.0, 1.0, 1.0))
+
+    headrace_app.create()
+    send(headrace_app, telemetry, readings(20))
+    clock = ManualClock(datetime.now(UTC))
+
+    def running() -> trainer.Trainer:
+        made = trainer.Trainer(
+            headrace_spark,
+            [learn],
+            site=headrace_app.site,
+            settings=headrace_app.settings,
+            on_event=lambda kind, _, text: events.append((kind, text)),
+            clock=clock,
+        )
+        made.start()
+        return made
+
+    def report(version: int, *drifted: str) -> None:
+        about = {"model": wear.name, "version": version, "instance": "here", "at": clock.now(), "records": 1000}
+        wear.registry.drift.publish(DriftReport(**about, index={}, limits={}, drifted=[*drifted])).result()
+
+    def versions() -> list[str]:
+        return [text for kind, text in events if kind == "trained"]
+
+    first = running()
+    try:
+        wait_until(lambda: len(versions()) == 1, timeout_s=60)
+        report(1)  # nothing has drifted
+        report(1, "load")
+        wait_until(lambda: ("drifted", f"version 1 of {wear.name} has drifted (load)") in events)
+        report(1, "load")
+        assert len(versions()) == 1  # a tenth of the interval is not over yet
+        clock.advance(timedelta(minutes=6.1))
+        wait_until(lambda: len(versions()) == 2, timeout_s=60)
+        report(1, "load")  # of a version that serves no longer
+    finally:
+        first.stop()
+    report(2, "io")
+    clock.advance(timedelta(minutes=10))
+    again = running()
+    try:
+        wait_until(lambda: len(versions()) == 3, timeout_s=60)
+    finally:
+        again.stop()
+    drifted = [text for kind, text in events if kind == "drifted"]
+    assert drifted == [f"version {n} of {wear.name} has drifted ({what})" for n, what in ((1, "load"), (2, "io"))]
+
+
+def test_training_on_a_lake_waits_for_rows_and_reads_what_is_recent_by_its_retention_s_column(
+    headrace_app: hr.App, headrace_spark: SparkSession, unique_name: Name
+) -> None:
+    kept = hr.lake(unique_name("history"), retention=("at", "30 days"))
+    wear = headrace_app.model(unique_name("wear"), features=FEATURES)
+
+    @headrace_app.train(wear, kept, trigger=hr.once(), last="3 days")
+    def learn(frame: DataFrame) -> Any:
+        return hr.models.Linear((1.0, 1.0, 1.0))
+
+    with pytest.raises(trainer.NoRows):  # there is no such table yet
+        trained(headrace_app, headrace_spark, learn)
+    now = datetime.now(UTC)
+    rows = [(1.0, float(days), 0.0, now - timedelta(days=days)) for days in range(10)]
+    frame = headrace_spark.createDataFrame(rows, "temperature double, load double, io double, at timestamp")
+    kept.write(frame.coalesce(1), headrace_app.settings, writer="test", batch_id=0)
+    assert trained(headrace_app, headrace_spark, learn).trained.rows == 3
