@@ -31,6 +31,9 @@ import headrace as hr
 HERE = Path(__file__).parent
 HEADRACE = [sys.executable, "-m", "headrace.cli"]
 SHOWN = 8
+RATE = 30  # uses of cards a second: on two cores, Spark needs its share
+# Java compiles quickly and not as well as it could: for some minutes and few records, that is faster.
+SETTINGS = '[spark.options]\n"spark.driver.extraJavaOptions" = "-XX:TieredStopAtLevel=1"\n'
 RECENT_S = 30.0
 
 
@@ -48,10 +51,14 @@ class Program:
         return self._output.read_text()
 
     @property
-    def works(self) -> bool:
+    def lives(self) -> bool:
         if self._process.poll() is not None:
             raise SystemExit(f"{self.name} has ended:\n{self.said}")
-        return "Press Ctrl-C" in self.said
+        return True
+
+    @property
+    def works(self) -> bool:
+        return self.lives and "Press Ctrl-C" in self.said
 
     @property
     def address(self) -> str:
@@ -75,7 +82,7 @@ class Board:
         self._ages_ms = deque[tuple[float, float]]()  # when, and how old an alert was
 
     def heard(self, message: hr.Message[bytes]) -> None:
-        record, now = json.loads(message.value), time.time()
+        record, now = json.loads(message.value or b"{}"), time.time()
         match message.stream:
             case "card-activity":
                 self.uses += 1
@@ -112,6 +119,7 @@ def main() -> int:
     console = Console(highlight=False)
     project = Path(tempfile.mkdtemp(prefix="headrace-demo-"))
     os.environ.update(HEADRACE_PROJECT=str(project), HEADRACE_HTTP_PORT="0")
+    (project / "headrace.toml").write_text(SETTINGS)
     programs: list[Program] = []
     board = Board()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -120,12 +128,8 @@ def main() -> int:
         if subprocess.run([*HEADRACE, "up", "--detach"]).returncode:
             return 1
         console.print(f"That took {time.monotonic() - started:.1f} s. Now two applications and their traffic:\n")
-        for each in ("cards", "fraud-rules", "cards/live_map.py"):
-            name = Path(each).stem
-            programs.append(Program(name, project, *HEADRACE, "run", str(HERE / each)))
-        subprocess.run(
-            [*HEADRACE, "stream", "create", "--app", str(HERE / "fraud-rules")], stdout=subprocess.DEVNULL
-        )
+        programs.append(run(project, "cards"))
+        programs.append(run(project, "fraud-rules", "--only", "judge", "--only", "customers"))
         show(console, board, programs, chosen.seconds)
     except KeyboardInterrupt:
         pass
@@ -135,8 +139,8 @@ def main() -> int:
         console.print("\nStopping …")
         for program in reversed(programs):
             program.stop()
-        if programs and programs[-1].name == "terminals":
-            console.print(f"cards: {programs[-1].said.partition('In all: ')[2].strip()}")
+        if len(programs) > 2:
+            console.print(f"cards: {programs[2].said.partition('In all: ')[2].strip()}")
             console.print(told)
         subprocess.run([*HEADRACE, "down"])
         shutil.rmtree(project)
@@ -144,12 +148,16 @@ def main() -> int:
     return 0
 
 
+def run(project: Path, path: str, *options: str) -> Program:
+    return Program(Path(path).stem, project, *HEADRACE, "run", str(HERE / path), *options)
+
+
 def show(console: Console, board: Board, programs: list[Program], seconds: float | None) -> None:
-    """Send the terminals to the detector as soon as it works, and draw what both applications find."""
-    cards, _, live_map = programs
-    while not cards.works:
+    """Send the terminals to the detector as soon as it works, open the map, and draw what is found."""
+    cards, fraud_rules = programs
+    while not cards.works or not fraud_rules.address:
         time.sleep(0.1)
-    pos = ("--pos", "--address", cards.address)
+    pos = ("--pos", "--rate", str(RATE), "--address", cards.address)
     programs.append(Program("terminals", cards.folder, sys.executable, str(HERE / "cards" / "generate.py"), *pos))
     began, deadline, drawn = time.monotonic(), float("inf"), 0.0
     opened = alerted = False
@@ -161,24 +169,25 @@ def show(console: Console, board: Board, programs: list[Program], seconds: float
         while time.monotonic() < deadline:
             for message in messages.batch(timeout="100 ms"):
                 board.heard(message)
-            all_work = all(program.works for program in programs[:3])
-            if all_work and not opened:
+            if board.found and not alerted:
+                alerted = True
+                console.print(f"The first alert came {time.monotonic() - began:.1f} s after the first card.")
+                deadline = time.monotonic() + (seconds or float("inf"))
+                programs.append(run(cards.folder, "cards/live_map.py"))
+            if alerted and not opened and programs[-1].works:
                 opened = True
                 console.print(where(programs))
                 if console.is_terminal:
-                    webbrowser.open(f"{live_map.address}/map")
-            if board.found and not alerted:
-                alerted = True
-                console.print(f"The first alert came after {time.monotonic() - began:.1f} s.")
-                deadline = time.monotonic() + (seconds or float("inf"))
-            if time.monotonic() - drawn > 0.2:
+                    webbrowser.open(f"{programs[-1].address}/map")
+            assert all(program.lives for program in programs)
+            if time.monotonic() - drawn > 0.5:
                 drawn = time.monotonic()
                 if console.is_terminal:
                     live.update(picture(board, programs), refresh=True)
 
 
 def picture(board: Board, programs: list[Program]) -> Group:
-    terminals = programs[-1]
+    terminals = programs[2]
     thefts = _table("card", "was in", "then in", "after", "km/h")
     for each in board.declined:
         last, use = each["last"], each["use"]
@@ -209,8 +218,11 @@ def picture(board: Board, programs: list[Program]) -> Group:
 
 
 def where(programs: list[Program]) -> str:
-    cards, _, live_map, *_ = programs
-    return f"The cards on a map: {live_map.address}/map   What can be asked: {cards.address}/docs"
+    """What else there is to see, as soon as it is."""
+    links = {"What can be asked": f"{programs[0].address}/docs"}
+    if programs[-1].name == "live_map" and programs[-1].address:
+        links["The cards on a map"] = f"{programs[-1].address}/map"
+    return "   ".join(f"{what}: {address}" for what, address in links.items())
 
 
 def _panel(name: str, about: str, rows: Table, below: str) -> Panel:

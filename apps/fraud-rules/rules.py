@@ -41,9 +41,10 @@ def known(transactions: DataFrame, locations: DataFrame) -> DataFrame:
 
 
 def figures(known: DataFrame) -> DataFrame:
-    """A row for each payment to be judged: the one that has come, or the latest ones if a phone was seen."""
-    new, paid = F.col("now.paid"), F.col("paid")
-    judged = known.withColumn("paid", F.explode(F.when(new.isNull(), F.col("payments")).otherwise(F.array(new))))
+    """A row for each payment to be judged: the one that has come, or those that a phone was seen far away from."""
+    new, seen, paid = F.col("now.paid"), F.col("now.seen"), F.col("paid")
+    far = F.filter("payments", lambda paid: (seconds(seen, paid) <= PHONE_S) & (km(seen, paid) > PHONE_KM))
+    judged = known.withColumn("paid", F.explode(F.when(new.isNull(), far).otherwise(F.array(new))))
     others = F.filter("payments", lambda other: other["id"] != paid["id"])
     larger = F.filter("largest", lambda other: other["id"] != paid["id"])
     near = F.filter("sightings", lambda seen: seconds(seen, paid) <= PHONE_S)
@@ -58,14 +59,12 @@ def figures(known: DataFrame) -> DataFrame:
 
 def alerts(figures: DataFrame) -> DataFrame:
     """A row for each rule that is broken, and that was not before."""
-    paid, seen = F.col("paid"), F.col("now.seen")
-    is_new = F.col("now.paid").isNotNull()
+    paid, is_new = F.col("paid"), F.col("now.paid").isNotNull()
     away = F.size(F.filter("phones_km", lambda km: km > PHONE_KM))
-    only_now = (away == 1) & (seconds(seen, paid) <= PHONE_S) & (km(seen, paid) > PHONE_KM)
     broken = {
         "rapid": is_new & (F.col("seconds_apart") <= RAPID_S),
         "larger": is_new & (paid["amount"] > F.col("previous_maximum")),
-        "elsewhere": F.when(is_new, away > 0).otherwise(only_now),
+        "elsewhere": F.when(is_new, away > 0).otherwise(away == 1),  # of more, an earlier one was told
     }
     named = F.array(*(F.when(condition, rule) for rule, condition in broken.items()))
     id = F.concat("paid.id", F.lit("/"), "rule")

@@ -35,7 +35,7 @@ def _leftovers(folder: Path) -> list[str]:
 
 def test_demo_some_seconds_tells_latencies_and_frauds_of_both_and_leaves_nothing_behind(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, str(DEMO), "--seconds", "5"],
+        [sys.executable, str(DEMO), "--seconds", "15"],
         env=_environment(tmp_path),
         capture_output=True,
         text=True,
@@ -52,7 +52,9 @@ def test_demo_some_seconds_tells_latencies_and_frauds_of_both_and_leaves_nothing
     assert alerts is not None, done.stdout
     assert int(alerts[1].replace(",", "")) > 0
     assert alerts[2] == "0"  # other alerts
-    assert re.search(r"The cards on a map: http://127\.0\.0\.1:\d+/map", done.stdout)
+    assert re.search(
+        r"What can be asked: http://127\.0\.0\.1:\d+/docs   The cards on a map: http://\S+/map", done.stdout
+    )
     assert "The log has ended and its data is removed." in done.stdout
     assert _leftovers(tmp_path) == []
 
