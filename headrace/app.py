@@ -410,6 +410,12 @@ class App:
     def tables(self) -> list[Table[Any]]:
         return [stream for stream in self.streams.values() if isinstance(stream, Table)]
 
+    def tables_beside(self, services: Sequence[Service]) -> list[Table[Any]]:
+        """The tables where these services run: all but those that are shared out among instances of others."""
+        here = {table.name for service in services for table in service.shared}
+        others = {table.name for service in self.services.values() for table in service.shared} - here
+        return [table for table in self.tables if table.name not in others]
+
     def use(self, settings: Settings, site: str | None = None) -> None:
         """Work with these settings, and on this site, from now on."""
         self.close()

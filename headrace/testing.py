@@ -182,7 +182,7 @@ def run_services(headrace_app: App) -> Callable[..., AbstractContextManager[Runn
                 app.site,
                 app.settings,
                 services=chosen,
-                tables=app.tables,
+                tables=app.tables_beside(chosen),
                 streams=app.open_streams,
                 companions=app.companions,
                 instance=instance,

@@ -20,8 +20,8 @@ final_turnover = app.table("final-turnover", Turnover, key=("country", "minute")
 batch_turnover = app.table("batch-turnover", Turnover, key=("country", "minute", "late"))
 zip_turnover = app.table("zip-turnover", ZipTurnover, key=("country", "zip_code", "minute"))
 
-AT_ONCE = hr.every("1 second")
-SOON = hr.every("10 seconds")
+AT_ONCE = hr.every("5 seconds")
+SOON = hr.every("15 seconds")
 
 
 @app.pipeline(receipts, to=turnover, trigger=AT_ONCE, where=BOOKED, watermark=BOOKS_OPEN, metadata=True)

@@ -49,14 +49,15 @@ def main(arguments: str) -> int:
 async def run(app: App, asked: dict[str, Any]) -> None:
     """Start, and keep at it until a signal comes or reading has failed for good."""
     number = asked["instance"]
+    chosen = [app.services[name] for name in asked["services"]]
     host = ServiceHost(
         app.name,
         app.site,
         app.settings,
-        services=[app.services[name] for name in asked["services"]],
-        tables=app.tables,
+        services=chosen,
+        tables=app.tables_beside(chosen),
         streams=app.open_streams,
-        companions=app.companions if asked["services"] else (),
+        companions=app.companions if chosen else (),
         instance=number,
         on_event=lambda kind, element, text: say(kind, element=element, text=text),
     )

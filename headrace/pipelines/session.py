@@ -45,6 +45,14 @@ MASTER_S = 120.0
 AFTER_S = 20.0
 _MASTER = re.compile(r"local|local(-cluster)?\[.+\]|yarn|(spark|k8s)://.+")
 _DRIVER_OPTIONS = re.compile(r"spark\.driver\.(memory|extraJavaOptions|defaultJavaOptions|extraClassPath)")
+# Java's optimising compiler takes a core for minutes after a start, as much as pipelines do: ten times later than
+# by default, it is left with what is really hot. A bulk run gets there within a second or two.
+_HOT_ONLY = (
+    "-XX:Tier4InvocationThreshold=50000",
+    "-XX:Tier4MinInvocationThreshold=6000",
+    "-XX:Tier4CompileThreshold=150000",
+    "-XX:Tier4BackEdgeThreshold=400000",
+)
 _LOG_SETTINGS = """\
 status = error
 appender.file.type = RollingFile
@@ -224,6 +232,7 @@ def _command(settings: Settings, java: Java, options: Mapping[str, str], file: P
     flags += shlex.split(options.get("spark.driver.extraJavaOptions", ""))
     return [
         *(str(java.executable), *aot.spark_flags(java), *_cache_flags(settings, java, flags), f"-Xmx{memory}"),
+        *_HOT_ONLY,
         *(f"-Dlog4j2.configurationFile={log_settings}", f"-Dheadrace.log={log}"),
         *(f"-Dderby.system.home={state}", f"-XX:ErrorFile={log.with_suffix('')}-crash.log", *flags),
         *("-cp", ":".join([jars.class_path(aot.spark_class_path(settings.cache)), *filter(None, more)])),

@@ -397,11 +397,7 @@ class ServiceHost:
 
 def _homes(services: Sequence[Service], tables: dict[str, Table[Any]]) -> dict[str, Service]:
     """The service with whose instances each partitioned table is shared out."""
-    homes: dict[str, Service] = {}
-    for service in services:
-        for table in (*service.tables, *(kind.table for kind in service.sessions)):
-            if table.copies == "partitioned":
-                homes[table.name] = service
+    homes = {table.name: service for service in services for table in service.shared}
     for name, table in tables.items():
         if table.copies == "partitioned" and name not in homes:
             raise DefinitionError(

@@ -197,6 +197,12 @@ class Service:
         return declare
 
     @property
+    def shared(self) -> list[Table[Any]]:
+        """The tables that are shared out among its instances, those of its sessions included."""
+        every = (*self.tables, *(kind.table for kind in self.sessions))
+        return [table for table in every if table.copies == "partitioned"]
+
+    @property
     def streams(self) -> Sequence[Stream[Any]]:
         """What its group reads."""
         return list({handler.stream.name: handler.stream for handler in self.handlers}.values())

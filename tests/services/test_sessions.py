@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
@@ -104,6 +105,21 @@ def test_session_adds_up_records_and_requests_in_order(
         row = get(running.address, f"/tables/{desk.name}.card/c0")
         wait_until(lambda: get(running.address, f"/tables/{desk.name}.card/c0")["state"]["amount"] == 1915)
     assert row["key"] == "c0"
+
+
+def test_service_runs_without_another_that_has_sessions(
+    headrace_app: hr.App, unique_name: Callable[[str], str], desk: hr.Service, run_services: Running
+) -> None:
+    door = headrace_app.service(unique_name("door"))
+
+    @door.get("/open")
+    async def is_open() -> bool:
+        return True
+
+    with run_services(door) as running:
+        assert get(running.address, "/open") is True
+        with pytest.raises(HTTPError, match="404"):
+            get(running.address, f"/tables/{desk.name}.card/c0")
 
 
 def test_session_survives_a_restart_and_idleness(
