@@ -315,6 +315,7 @@ def test_version_2_added_later_judges_all_there_was_and_is_compared(
 
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.timeout(240)
 def test_consumers_added_later_have_all_that_was_once(
     decided: str, headrace_settings: Settings, cards: SimpleNamespace, run_pipelines: Callable[..., Any]
 ) -> None:
@@ -333,8 +334,8 @@ def test_consumers_added_later_have_all_that_was_once(
         return DeltaTable(lake).to_pyarrow_table().to_pylist() if lake.exists() else []  # type: ignore[no-any-return]
 
     with run_pipelines(rate.fraud_rate_per_minute, history.location_history):
-        wait_until(lambda: minutes()[0] == there, timeout_s=60, what="the fraud rate")
-        wait_until(lambda: len(rows()) == there, what="the lake")
+        wait_until(lambda: minutes()[0] == there, timeout_s=120, what="the fraud rate")
+        wait_until(lambda: len(rows()) == there, timeout_s=60, what="the lake")
     assert minutes()[1] == sum(row["fraud"] for row in rows()) > 0
     assert {row["place"] for row in rows()} >= set(cards.places.CITIES)
 
