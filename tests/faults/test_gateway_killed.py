@@ -29,7 +29,7 @@ from headrace.ingest.sender import Sender
 from headrace.settings import Settings
 from headrace.testing import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
 logger = logging.getLogger(__name__)
 KILLS = int(os.environ.get("FAULTS_KILLS", "3"))
@@ -69,6 +69,18 @@ class Gateway:
         return self._process.pid
 
     def start(self) -> None:
+        """Start it, and again if it ends because the log is not back yet, as `headrace run` does."""
+        self._launch()
+
+        def is_up() -> bool:
+            assert self._process is not None
+            if self._process.poll() is not None:
+                self._launch()
+            return self.is_ready()
+
+        wait_until(is_up, timeout_s=120)
+
+    def _launch(self) -> None:
         asked = {"app": str(Path(gated.__file__)), "root": str(self._found.root), "site": None}
         told = json.dumps({**asked, "services": [], "instance": 1})
         with (self._found.root / "gateway.log").open("ab") as log:
@@ -79,7 +91,6 @@ class Gateway:
                 stdout=log,
                 stderr=log,
             )
-        wait_until(self.is_ready, timeout_s=60)
 
     def is_ready(self) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
