@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from headrace.testing import wait_until
 
 from .conftest import Run, environment, run_headrace
 
@@ -48,7 +51,7 @@ def test_new_name_given_writes_a_project_that_can_be_described_with_no_log(run_a
 @pytest.mark.broker
 @pytest.mark.spark
 @pytest.mark.timeout(240)
-def test_new_project_as_it_is_writes_to_its_log_and_passes_its_tests(tmp_path: Path) -> None:
+def test_new_project_followed_step_by_step_runs_as_it_is(tmp_path: Path) -> None:
     assert run_headrace("new", "shop", "-o", "json", cwd=tmp_path).json["folder"] == "shop"
     shop = tmp_path / "shop"
     assert run_headrace("up", "--detach", cwd=shop).code == 0
@@ -57,6 +60,28 @@ def test_new_project_as_it_is_writes_to_its_log_and_passes_its_tests(tmp_path: P
         assert "Wrote 30 purchases." in generated
         records = run_headrace("consume", "purchases", "-o", "json", cwd=shop).json_lines
         assert sorted(int(each["value"]["id"].removeprefix("p-")) for each in records) == list(range(1, 31))
+        large = {each["value"]["id"] for each in records if each["value"]["amount"] > 100}
+        running = subprocess.Popen(
+            [sys.executable, "-m", "headrace.cli", "run", "app.py"],
+            cwd=shop,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        try:
+            assert running.stdout is not None
+            said = "".join(iter(running.stdout.readline, "Press Ctrl-C to stop.\n"))
+            alerts = wait_until(
+                lambda: run_headrace("consume", "alerts", "-o", "json", cwd=shop).json_lines, timeout_s=90
+            )
+            assert {each["value"]["purchase"] for each in alerts} <= large
+            assert "large_purchases" in run_headrace("status", cwd=shop).text
+        finally:
+            running.send_signal(signal.SIGINT)
+            said += running.communicate(timeout=60)[0]
+        assert running.returncode == 0, said
+        assert "Pipeline large_purchases works in real time" in said
     finally:
         assert run_headrace("down", cwd=shop).code == 0
     assert "2 passed" in _python(shop, "-m", "pytest", "-q", "-p", "no:cacheprovider")

@@ -185,13 +185,7 @@ def check(app: hr.App, address: str, written: list[serving.Use], clients: list[A
     assert set(in_log.values()) == {1}
 
 
-@pytest.mark.parametrize(
-    "number",
-    [
-        pytest.param(signal.SIGKILL, id="killed"),
-        pytest.param(signal.SIGTERM, id="asked to stop", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=["killed", "asked to stop"])
 def test_instance_that_goes_is_taken_over_and_nothing_is_lost_or_doubled(
     start_site: Callable[[], Settings], number: signal.Signals
 ) -> None:

@@ -151,7 +151,7 @@ def test_table_is_what_a_dict_would_be_whatever_happens(app: hr.App) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Machine,
         settings=settings(
-            max_examples=4,
+            max_examples=6,
             stateful_step_count=14,
             deadline=None,
             database=None,
