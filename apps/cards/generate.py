@@ -99,7 +99,9 @@ class Tally:
 
     def latency(self, since: int = 0) -> str:
         """How long answers took; of all after the first `since`."""
-        ranked = sorted(self.answers_ms[since:]) or [0.0]
+        ranked = sorted(self.answers_ms[since:])
+        if not ranked:
+            return "no answers"
         shares = {"p50": 0.5, "p99": 0.99, "p99.9": 0.999}
         parts = [f"{name} {ranked[int(len(ranked) * share)]:.1f} ms" for name, share in shares.items()]
         return f"{len(self.answers_ms):,} decisions in {', '.join(parts)}, at most {ranked[-1]:.1f} ms"
