@@ -191,7 +191,8 @@ def _start(settings: Settings, name: str, slots: int, asked: tuple[Any, ...]) ->
     _await_master(options["spark.master"])
     safe = re.sub(r"[^\w.-]", "-", name)
     log = settings.state / "logs" / f"spark-{safe}.log"
-    scratch = Path(tempfile.mkdtemp(prefix="headrace-spark-"))
+    make_folder(settings.state / "spark")
+    scratch = Path(tempfile.mkdtemp(prefix="start-", dir=settings.state / "spark"))
     try:
         file = scratch / "options"
         write_atomically(file, _properties(options).encode(), mode=0o600)
