@@ -32,7 +32,10 @@ class Percentiles(Record):
 
 
 class MetricsRecord(Record):
-    """What one element counted: counters and histograms of one interval, gauges as they stand."""
+    """What one element counted: counters and histograms of one interval, gauges as they stand.
+
+    `address` is where its process answers over HTTP, as in http://127.0.0.1:8080; "" if it does not.
+    """
 
     app: str
     element: str
@@ -42,6 +45,7 @@ class MetricsRecord(Record):
     counters: dict[str, float]
     gauges: dict[str, float]
     histograms: dict[str, Percentiles]
+    address: str = ""
 
 
 class ExceptionRecord(Record):
@@ -206,7 +210,7 @@ class Metrics:
         finally:
             self.histogram(name).record(time.perf_counter() - start)
 
-    def take(self, *, instance: str, at: datetime, interval_s: float) -> MetricsRecord:
+    def take(self, *, instance: str, at: datetime, interval_s: float, address: str = "") -> MetricsRecord:
         """What happened since the last `take`, as a record."""
         with self._lock:
             histograms, gauges = dict(self._histograms), _copy(self._gauges)
@@ -223,6 +227,7 @@ class Metrics:
             counters=counted,
             gauges=_read(gauges),
             histograms={name: histogram.take() for name, histogram in histograms.items()},
+            address=address,
         )
 
     def prometheus(self) -> str:

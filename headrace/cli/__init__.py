@@ -9,7 +9,22 @@ from typing import Annotated
 import typer
 
 import headrace
-from headrace.cli import backfill, dlq, group, lake, model, project, records, run, schema, site, sql, stream, token
+from headrace.cli import (
+    backfill,
+    dlq,
+    group,
+    lake,
+    model,
+    pipeline,
+    project,
+    records,
+    run,
+    schema,
+    site,
+    sql,
+    stream,
+    token,
+)
 from headrace.cli._context import Context
 from headrace.errors import HeadraceError
 
@@ -60,6 +75,7 @@ cli.add_typer(stream.commands, name="stream")
 cli.add_typer(group.commands, name="group")
 cli.add_typer(schema.commands, name="schema")
 cli.add_typer(dlq.commands, name="dlq")
+cli.add_typer(pipeline.commands, name="pipeline")
 cli.add_typer(lake.commands, name="lake")
 cli.add_typer(model.commands, name="model")
 cli.add_typer(token.commands, name="token")

@@ -47,6 +47,8 @@ _WORDS = {
     "quarantined": "Pipeline {pipeline} put a record aside as a dead letter: {text}",
     "letters": "Pipeline {pipeline} wrote dead letters: {text}",
     "finished": "Pipeline {pipeline} has finished.",
+    "paused": "Pipeline {pipeline} is paused; it goes on with: headrace pipeline resume APP {text}",
+    "restarting": "Pipeline {pipeline} has stopped to start again.",
     "stopped": "Pipeline {pipeline} has stopped.",
 }
 

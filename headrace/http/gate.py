@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from urllib.parse import urlsplit
 
@@ -26,7 +26,7 @@ LOGGER = logging.getLogger("headrace.http")
 # For uvicorn's and websockets' own words: what clients do wrong is counted and answered, not logged.
 QUIET = logging.getLogger("headrace.http.quiet")
 QUIET.setLevel(logging.CRITICAL + 1)
-_LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
+LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
@@ -45,6 +45,7 @@ class Gate:
         tokens: Tokens | None,
         is_local: bool,
         on_error: OnError | None,
+        of_groups: Mapping[str, Metrics] | None = None,
     ) -> None:
         self.settings = settings
         self.router = router
@@ -55,8 +56,12 @@ class Gate:
         self.streams: set[Request] = set()
         self.answered = self.failures = self.refused = 0
         self.latency = metrics.histogram("http_request")
+        groups = {route.group for route in router.routes}
+        self._own_latency = {
+            name: each.histogram("http_request") for name, each in (of_groups or {}).items() if name in groups
+        }
         self._metrics = metrics
-        self._hosts = _LOCAL | {name.lower() for name in settings.names} if is_local else None
+        self._hosts = LOCAL_NAMES | {name.lower() for name in settings.names} if is_local else None
         self._rate = RateLimit(settings.rate) if settings.rate else None
         self._urgent = frozenset(route.path for route in router.routes if route.urgent)
         self._on_error = on_error
@@ -86,7 +91,7 @@ class Gate:
         host = headers.get(b"host")
         if host is None:
             raise HttpError(400, "There is no Host header.", remedy="Send one.")
-        if self._hosts is not None and _without_port(host) not in self._hosts:
+        if self._hosts is not None and without_port(host) not in self._hosts:
             raise HttpError(
                 421,
                 f"This server is not {host.decode('latin-1')[:100]!r}.",
@@ -104,7 +109,7 @@ class Gate:
         self.router.find(request)
         route = request.route
         if b"origin" in headers and request.method not in _SAFE:
-            _check_origin(headers[b"origin"], host)
+            check_origin(headers[b"origin"], host)
         if self.tokens is not None and route.scope != PUBLIC:
             self._check_token(request, self.tokens)
         length = headers.get(b"content-length")
@@ -148,7 +153,11 @@ class Gate:
             self._sweeper = self._loop.call_later(self.settings.handler_timeout_s, self._sweep)
 
     def end(self, request: Request) -> None:
-        self.latency.record(time.perf_counter() - self.running.pop(request))
+        took_s = time.perf_counter() - self.running.pop(request)
+        self.latency.record(took_s)
+        own = self._own_latency.get(request.route.group)
+        if own is not None:
+            own.record(took_s)
 
     def _sweep(self) -> None:
         """End what is over its time. All have the same time, so one timer for the first is enough."""
@@ -200,13 +209,13 @@ class Gate:
         self.answered = self.failures = self.refused = 0
 
 
-def _without_port(host: bytes) -> str:
+def without_port(host: bytes) -> str:
     name = host.decode("latin-1").lower()
     end = name.rfind("]") + 1 if name.startswith("[") else name.find(":")
     return name[:end] if end > 0 else name
 
 
-def _check_origin(origin: bytes, host: bytes) -> None:
+def check_origin(origin: bytes, host: bytes) -> None:
     """A page of another host must not act through its visitor's browser."""
     try:
         place = urlsplit(origin.decode("latin-1")).netloc

@@ -94,6 +94,7 @@ class HttpServer:
             tokens=tokens,
             is_local=is_local,
             on_error=self._on_error,
+            of_groups={each.element: each for each in self._metrics if each is not self._metrics[0]},
         )
         gate.show_connections(lambda: len(self._state.connections))
         config = _uvicorn(self.settings)

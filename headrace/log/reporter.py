@@ -67,6 +67,7 @@ class Reporter:
         self._stop = threading.Event()
         self._prepared = False
         self.dropped = 0
+        self.address = ""  # where this process answers over HTTP
 
     def metrics(self, element: str) -> Metrics:
         """What this element counts; it is published from now on."""
@@ -102,9 +103,10 @@ class Reporter:
         with self._lock:
             elements = list(self._elements.values())
         for metrics in elements:
-            self._publish(
-                metrics_stream, metrics.take(instance=INSTANCE, at=self._clock.now(), interval_s=interval_s)
+            record = metrics.take(
+                instance=INSTANCE, at=self._clock.now(), interval_s=interval_s, address=self.address
             )
+            self._publish(metrics_stream, record)
 
     def close(self) -> None:
         """Publish a last time and end."""

@@ -5,10 +5,12 @@
     starting ──► running ──(fails)──► waiting ──(back-off)──► starting …
                     │                    └─(the same batch again and again)─► the record is found and put aside
                     ├──(a trigger that is once, all done)──► finished
-                    └──(nothing a restart could heal)──────► failed
+                    ├──(nothing a restart could heal)──────► failed
+                    └──(wished so)──► stopping ──(batch done)──► paused ──(wished so)──► starting …
 
 One thread does all of it, looking at every query a few times a second. What is published: the records of
-bad input (letters.py), positions as those of a group, metrics, and exceptions.
+bad input (letters.py), positions as those of a group, metrics, and exceptions. What is wished of a pipeline comes
+from the log (control.py).
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from headrace.metrics import Metrics
 from headrace.pipelines import _explain, beans, quarantine
 from headrace.pipelines import query as queries
 from headrace.pipelines.checkpoint import CheckpointFolder, Kept
+from headrace.pipelines.control import Controls
 from headrace.pipelines.definition import Pipeline
 from headrace.pipelines.latency import Sampler
 from headrace.pipelines.letters import Letters
@@ -57,7 +60,10 @@ KEPT_BEATS = 20
 
 @dataclass(frozen=True)
 class PipelineEvent:
-    """Something that happened to a pipeline: started, failed, waiting, quarantined, finished, stopped."""
+    """Something that happened to a pipeline.
+
+    Its `kind` is started, failed, waiting, quarantined, letters, finished, paused, restarting or stopped.
+    """
 
     kind: str
     pipeline: str
@@ -81,6 +87,8 @@ class _Running:
     failures: int = 0
     failed_batch: int = -2
     retry_at: float = 0.0
+    restart: str = ""  # the last wish for a restart that was obeyed
+    stop_by: float = 0.0
     started_at: float = 0.0
     problem: str = ""
     seen: tuple[int, str] = (-1, "")
@@ -88,10 +96,10 @@ class _Running:
     ends: dict[str, dict[int, int]] = field(default_factory=dict)
     committed: dict[str, dict[int, int]] = field(default_factory=dict)
     lag: int = 0
+    event_time_s: float = float("-inf")
     commit_at: float = 0.0
     fed_at: float = field(default_factory=time.monotonic)
     beat_at: float = 0.0
-    measured: bool = False
 
 
 class PipelineRunner:
@@ -118,6 +126,7 @@ class PipelineRunner:
         self._clock = clock or SystemClock()
         self._runs: list[_Running] = []
         self._letters: dict[tuple[str, str], Letters] = {}
+        self._controls = Controls(site, app, {each.name: each for each in pipelines})
         self._held = ExitStack()
         self._saved_at = time.monotonic()
 
@@ -138,19 +147,32 @@ class PipelineRunner:
                 if not fresh:
                     letters.load()
                 self._letters[pipeline.name, stream.name] = letters
+        self._controls.load()
         for run in self._runs:
+            run.restart = self._controls.wish(run.pipeline.name).restart
             self._build(run)
+            self._gauges(run)
 
     def start(self) -> None:
-        """Start every query, those in real time first; what cannot be started now is tried again later."""
-        urgent = [run for run in self._runs if run.pipeline.trigger.kind == "realtime"]
+        """Start every query, those in real time first; what cannot be started now is tried again later.
+
+        What is paused stays so.
+        """
+        wanted = []
+        for run in self._runs:
+            if self._is_to_pause(run):
+                self._paused(run)
+            else:
+                wanted.append(run)
+        urgent = [run for run in wanted if run.pipeline.trigger.kind == "realtime"]
         for run in urgent:
             self._start(run)
-        if urgent and len(urgent) < len(self._runs):
+        if urgent and len(urgent) < len(wanted):
             self._await_tasks()
-        for run in self._runs:
+        for run in wanted:
             if run not in urgent:
                 self._start(run)
+        self._controls.follow()
 
     def _await_tasks(self) -> None:
         """Let what was started reach its first records before others ask for the same cores."""
@@ -221,19 +243,20 @@ class PipelineRunner:
                 self._options, run.query.output.name, f"{self._app}/{run.pipeline.name}", run.metrics
             )
             run.sampler.start()
-        if not run.measured:
-            run.measured = True
-            self._gauges(run)
         self._tell(PipelineEvent("started", run.name, str(run.pipeline.trigger)))
 
     def look(self) -> None:
         """Look at every query once."""
         for run in self._runs:
+            self._obey(run)
             if run.state == "running" and run.streaming is not None:
                 self._look(run, run.streaming)
+            elif run.state == "stopping":
+                self._look_at_end(run)
+            elif run.state == "paused":
+                self._commit(run)
             elif run.state == "waiting" and time.monotonic() >= run.retry_at:
-                run.query = None
-                self._start(run)
+                self._start_again(run)
         if time.monotonic() - self._saved_at > SAVE_S:
             self._saved_at = time.monotonic()
             for letters in self._letters.values():
@@ -253,20 +276,19 @@ class PipelineRunner:
 
     def stop(self) -> None:
         """Let each query finish its batch, stop it, publish what is known, release the checkpoints."""
+        self._controls.close()
         deadline = time.monotonic() + FINISH_S
-        active = [run for run in self._runs if run.streaming is not None and _is_active(run.streaming)]
+        active = [run for run in self._runs if run.state == "stopping" or _is_active(run.streaming)]
         for run in active:
-            if run.pipeline.trigger.kind != "realtime":
-                self._begin_no_more(run.streaming)
+            self._begin_no_more(run)
         for run in self._runs:
             if run in active and run.streaming is not None:
                 self._finish_batch(run, run.streaming, deadline)
                 with contextlib.suppress(Exception):
                     run.streaming.stop()
                 self._take_progress(run, run.streaming)
-            if run.sampler is not None:
-                run.sampler.stop()
-            if run.state in ("running", "waiting", "starting"):
+            self._end_sampler(run)
+            if run.state in ("running", "waiting", "starting", "stopping"):
                 run.state = "stopped"
                 self._tell(PipelineEvent("stopped", run.name))
         for letters in self._letters.values():
@@ -276,18 +298,89 @@ class PipelineRunner:
             self._commit(run, at_once=True)
         self._held.close()
 
-    def _begin_no_more(self, streaming: Any) -> None:
+    def _begin_no_more(self, run: _Running) -> None:
         """Let a query end after its present batch, which Spark's own `stop` would interrupt."""
+        if run.pipeline.trigger.kind == "realtime":
+            return
+        streaming: Any = run.streaming
         with contextlib.suppress(Exception):  # a query on the way to its end by itself
             runtime = self._spark._jvm.org.apache.spark.sql.execution.streaming.runtime
             streaming._jsq.streamingQuery().state().set(getattr(getattr(runtime, "TERMINATED$"), "MODULE$"))
 
     def _finish_batch(self, run: _Running, streaming: StreamingQuery, deadline: float) -> None:
+        while time.monotonic() < deadline and self._is_in_batch(run, streaming):
+            time.sleep(0.01)
+
+    def _is_in_batch(self, run: _Running, streaming: StreamingQuery) -> bool:
         if run.pipeline.trigger.kind == "realtime":
-            return  # its batch has no end of its own; what it emitted is emitted again with the same ids
+            return False  # its batch has no end of its own; what it emitted is emitted again with the same ids
         with contextlib.suppress(Exception):
-            while time.monotonic() < deadline and streaming.status["isTriggerActive"]:
-                time.sleep(0.01)
+            return bool(streaming.status["isTriggerActive"])
+        return False
+
+    def _end_sampler(self, run: _Running) -> None:
+        sampler, run.sampler = run.sampler, None
+        if sampler is not None:
+            sampler.stop()
+
+    # What is wished.
+
+    def _is_to_pause(self, run: _Running) -> bool:
+        return self._controls.wish(run.pipeline.name).paused and run.pipeline.trigger.kind != "once"
+
+    def _obey(self, run: _Running) -> None:
+        """Begin what is wished of a query; never waits for it."""
+        wish = self._controls.wish(run.pipeline.name)
+        again, run.restart = wish.restart != run.restart, wish.restart
+        if run.state in ("finished", "stopping") or run.pipeline.trigger.kind == "once":
+            return
+        if self._is_to_pause(run):
+            if run.state == "running":
+                self._stop_in_order(run)
+            elif run.state != "paused":
+                self._paused(run)
+        elif run.state == "paused" or (again and run.state != "running"):
+            run.failures, run.problem = 0, ""
+            self._start_again(run)
+        elif again:
+            self._stop_in_order(run)
+
+    def _stop_in_order(self, run: _Running) -> None:
+        run.state, run.stop_by = "stopping", time.monotonic() + FINISH_S
+        self._begin_no_more(run)
+
+    def _look_at_end(self, run: _Running) -> None:
+        """Stop a query that has finished its batch; then it is paused, or starts again, as is wished by now."""
+        assert run.streaming is not None
+        if self._is_in_batch(run, run.streaming) and time.monotonic() < run.stop_by:
+            return
+        with contextlib.suppress(Exception):
+            run.streaming.stop()
+        self._take_progress(run, run.streaming)
+        if run.state != "stopping":
+            return  # its bad records could not be written: it has failed
+        for stream in run.pipeline.streams:
+            with contextlib.suppress(LogError):
+                self._letters[run.pipeline.name, stream.name].save()
+        self._commit(run, at_once=True)
+        if self._is_to_pause(run):
+            self._paused(run)
+        else:
+            run.failures, run.problem = 0, ""
+            self._tell(PipelineEvent("restarting", run.name))
+            self._start_again(run)
+
+    def _paused(self, run: _Running) -> None:
+        run.state, run.problem = "paused", ""
+        run.failures, run.streaming = 0, None
+        self._end_sampler(run)
+        if not run.ends and self._begin_is_known(run):
+            run.ends = self._begin_of(run)
+        self._tell(PipelineEvent("paused", run.name, run.pipeline.name))
+
+    def _start_again(self, run: _Running) -> None:
+        run.query = None
+        self._start(run)
 
     def status(self) -> list[dict[str, Any]]:
         """What is known of every query, as `headrace status` shows it."""
@@ -297,8 +390,8 @@ class PipelineRunner:
                 "state": run.state,
                 "trigger": str(run.pipeline.trigger),
                 "batch": run.progress.get("batchId"),
-                "input_rate": _number(run.progress.get("inputRowsPerSecond")),
-                "processing_rate": _number(run.progress.get("processedRowsPerSecond")),
+                "input_rate": _rate(run, "inputRowsPerSecond"),
+                "processing_rate": _rate(run, "processedRowsPerSecond"),
                 "watermark": run.progress.get("eventTime", {}).get("watermark"),
                 "lag": run.lag,
                 "state_rows": _state(run, "numRowsTotal"),
@@ -362,6 +455,7 @@ class PipelineRunner:
             run.fed_at = time.monotonic()
         if progress.get("durationMs", {}).get("triggerExecution") is not None and rows:
             run.metrics.histogram("pipeline_batch").record(progress["durationMs"]["triggerExecution"] / 1000)
+        run.event_time_s = max(run.event_time_s, _event_time_s(progress, "max"))  # NaN second: the first stays
         self._take_letters(run, progress)
         run.ends = queries.end_offsets(progress) or run.ends
 
@@ -438,6 +532,12 @@ class PipelineRunner:
             return {stream: {p: first for p, (first, _) in at.items()} for stream, at in ranges.items()}
         return {}
 
+    def _begin_is_known(self, run: _Running) -> bool:
+        """Whether what is on this machine's disk says where a query stands that has not run yet."""
+        if "://" in run.folder.location(run.kept):
+            return False
+        return not run.kept.start or run.folder.batches(run.kept)[1] >= 0
+
     def _failed_ranges(self, run: _Running) -> quarantine.Ranges:
         admin = self._site.admin()
         begun, committed = run.folder.batches(run.kept)
@@ -468,7 +568,7 @@ class PipelineRunner:
                 ends = admin.offsets(
                     [TopicPartition(stream, partition) for partition in places], OffsetSpec.latest()
                 )
-                if run.pipeline.trigger.kind == "realtime" and not at_once:
+                if run.pipeline.trigger.kind == "realtime" and run.state == "running" and not at_once:
                     behind = beans.lags(self._spark, run.pipeline.name, stream)
                     places = {p: max(at, ends[p] - behind[p]) if p in behind else at for p, at in places.items()}
                 lag += sum(max(0, ends[partition] - at) for partition, at in places.items())
@@ -478,27 +578,21 @@ class PipelineRunner:
             run.lag = lag
 
     def _gauges(self, run: _Running) -> None:
-        def reads(*path: str) -> Callable[[], float]:
-            def read() -> float:
-                value: Any = run.progress
-                for part in path:
-                    value = value.get(part) if isinstance(value, dict) else None
-                return _number(value) or 0.0
-
-            return read
-
         gauge = run.metrics.gauge
-        gauge("pipeline_input_rate", reads("inputRowsPerSecond"))
-        gauge("pipeline_processing_rate", reads("processedRowsPerSecond"))
+        gauge("pipeline_up", lambda: float(run.state == "running"))
+        gauge("pipeline_paused", lambda: float(run.state == "paused"))
+        gauge("pipeline_input_rate", lambda: _rate(run, "inputRowsPerSecond") or 0.0)
+        gauge("pipeline_processing_rate", lambda: _rate(run, "processedRowsPerSecond") or 0.0)
         gauge("pipeline_lag", lambda: float(run.lag))
         gauge("pipeline_state_rows", lambda: float(_state(run, "numRowsTotal")))
         gauge("pipeline_state_bytes", lambda: float(_state(run, "memoryUsedBytes")))
-        gauge("pipeline_watermark", lambda: _watermark_s(run.progress))
+        gauge("pipeline_watermark", lambda: _event_time_s(run.progress, "watermark"))
+        gauge("pipeline_event_time", lambda: run.event_time_s)
 
 
-def _is_active(streaming: StreamingQuery) -> bool:
+def _is_active(streaming: StreamingQuery | None) -> bool:
     try:
-        return bool(streaming.isActive)
+        return streaming is not None and bool(streaming.isActive)
     except Exception:
         return False  # Spark is gone
 
@@ -515,8 +609,14 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) else None
 
 
-def _watermark_s(progress: Mapping[str, Any]) -> float:
-    text = progress.get("eventTime", {}).get("watermark")
+def _rate(run: _Running, name: str) -> float | None:
+    """A rate of the last batch; what does not run has none."""
+    return _number(run.progress.get(name)) if run.state == "running" else None
+
+
+def _event_time_s(progress: Mapping[str, Any], name: str) -> float:
+    """A moment of the last batch in seconds since 1970; NaN, which is not published, if it has none."""
+    text = progress.get("eventTime", {}).get(name)
     return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if text else float("nan")
 
 

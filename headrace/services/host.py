@@ -84,6 +84,7 @@ class ServiceHost:
         self._stopping = False
         self._progress: dict[str, tuple[int, int]] = {}
         self._told_at = time.monotonic()
+        self._end_gauges: list[Callable[[], None]] = []
         self.address = ""
 
     def _add_border(self, streams: Sequence[Stream[Any]]) -> None:
@@ -114,13 +115,14 @@ class ServiceHost:
         await in_thread(None, lambda: site.admin().ensure(*own))
         self._partitions = await in_thread(None, lambda: site.admin().partition_counts())
         await self._opened.open(tables, self._on_progress)
+        self._end_gauges = [self._measure(name, table) for name, table in self._shown.items()]
         for note in self._opened.notes:
             self._on_event("note", self._app, note)
         self._client = HttpClient(token=self._own_token())
         self._owners = Owners(self._owners_table, str(self._number), self._client)
         self.address = await self._listen()
         self._on_event("listening", self._app, self.address)
-        self._owners.address = self.address
+        self._owners.address = self._site.reporter.address = self.address
         await self._restore()
         for companion in self._companions:
             await companion.start()
@@ -167,6 +169,10 @@ class ServiceHost:
                     raise
                 self._on_event("note", self._app, error.message)
         raise AssertionError
+
+    def _measure(self, name: str, table: Table[Any]) -> Callable[[], None]:
+        """Publish how fresh a table is here; without a copy there is nothing to say."""
+        return self._site.reporter.metrics(name).gauge("table_behind", lambda: table.local.behind)
 
     def _own_token(self) -> str:
         """What this instance shows others of its project, where tokens are asked for; made anew at each start."""
@@ -372,6 +378,7 @@ class ServiceHost:
         if self._border is not None:
             await self._border.stop_taking(grace_s)
         if self.address:
+            self._site.reporter.address = ""
             await self._server.stop(grace_s=grace_s)
         if self._border is not None:
             await self._border.close()
@@ -392,6 +399,8 @@ class ServiceHost:
             await self._client.close()
             with contextlib.suppress(HeadraceError):
                 self._tokens.remove(self._token_name)
+        for end in self._end_gauges:
+            end()
         await self._opened.close()
 
 
