@@ -30,14 +30,16 @@ VARIABLES = {
     "HEADRACE_SPARK_MASTER": "the Spark cluster that pipelines run on",
     "HEADRACE_HTTP_HOST": "the address that HTTP servers listen on",
     "HEADRACE_HTTP_PORT": "the port that HTTP servers listen on",
+    "HEADRACE_CONSOLE": "whether headrace run serves the console: true or false",
 }
 CLIENT_PREFIX = "HEADRACE_CLIENT_"
-_TOP_KEYS = ("site", "cache", "java_home", "lake", "models", "spark", "http", "gateway", "sites")
+_TOP_KEYS = ("site", "cache", "java_home", "lake", "models", "spark", "http", "gateway", "console", "sites")
 _SPARK_KEYS = ("master", "memory", "checkpoints")
 _HTTP_KEYS = (
     "host", "port", "names", "max_body", "max_connections", "max_requests", "rate",
     "head_timeout", "body_timeout", "idle_timeout", "handler_timeout", "require_tokens",
 )  # fmt: skip
+_CONSOLE_KEYS = ("enabled", "read_only")
 _GATEWAY_KEYS = ("enabled", "streams", "sockets", "directories")
 _SITE_KEYS = ("brokers", "port", "heap", "broker", "properties")
 _SECRET = re.compile(r"password|secret|\.key|jaas|token", re.IGNORECASE)
@@ -146,6 +148,14 @@ class GatewaySettings:
 
 
 @dataclass(frozen=True)
+class ConsoleSettings:
+    """The live page: whether `headrace run` serves it, and whether it may change something."""
+
+    enabled: bool = True
+    read_only: bool = False
+
+
+@dataclass(frozen=True)
 class Settings:
     """All settings of one project."""
 
@@ -159,6 +169,7 @@ class Settings:
     spark: SparkSettings = field(default_factory=lambda: SparkSettings(f"{STATE_FOLDER}/pipelines"))
     http: HttpSettings = field(default_factory=HttpSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    console: ConsoleSettings = field(default_factory=ConsoleSettings)
 
     @property
     def state(self) -> Path:
@@ -238,6 +249,7 @@ def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) 
         spark=_read_spark(table.get("spark", {}), root, environ),
         http=_read_http(table.get("http", {}), environ),
         gateway=_read_gateway(table.get("gateway", {}), root),
+        console=_read_console(table.get("console", {}), environ),
     )
     settings.site_named()
     return settings
@@ -404,6 +416,19 @@ def _read_gateway(body: Any, root: Path) -> GatewaySettings:
         for name, each in _tables(body, "directories").items()
     }
     return GatewaySettings(enabled, None if streams is None else tuple(streams), sockets, directories)
+
+
+def _read_console(body: Any, environ: Mapping[str, str]) -> ConsoleSettings:
+    if not isinstance(body, dict):
+        raise SettingsError(f"'console' in {FILE} is not a table.", remedy="Write [console].")
+    _refuse_unknown(body, _CONSOLE_KEYS, "console")
+    given = environ.get("HEADRACE_CONSOLE")
+    if given:
+        body = {**body, "enabled": {"true": True, "false": False}.get(given, given)}
+    for key, value in body.items():
+        if type(value) is not bool:
+            raise SettingsError(f"console.{key} is {value!r}.", remedy="Write true or false.")
+    return ConsoleSettings(**body)
 
 
 def _tables(body: Mapping[str, Any], key: str) -> dict[str, Any]:

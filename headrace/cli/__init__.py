@@ -11,6 +11,7 @@ import typer
 import headrace
 from headrace.cli import (
     backfill,
+    console,
     dlq,
     group,
     lake,
@@ -63,6 +64,7 @@ def options(
 cli.command("new")(project.new)
 cli.command("describe")(project.describe)
 cli.command("run")(run.run)
+cli.command("console")(console.console)
 cli.command("backfill")(backfill.backfill)
 cli.command("sql")(sql.sql)
 cli.command("up")(site.up)

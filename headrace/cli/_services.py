@@ -21,6 +21,7 @@ from headrace.app import App
 from headrace.cli._load import load_app
 from headrace.cli._told import say, say_error
 from headrace.errors import HeadraceError, SubstrateError
+from headrace.http.upstream import Upstream
 from headrace.services.host import ServiceHost
 from headrace.substrate._files import write_atomically
 from headrace.substrate.signals import stop_on_signals
@@ -59,6 +60,7 @@ async def run(app: App, asked: dict[str, Any]) -> None:
         streams=app.open_streams,
         companions=app.companions if chosen else (),
         instance=number,
+        upstream=_console(app, asked["console"]) if asked.get("console") else None,
         on_event=lambda kind, element, text: say(kind, element=element, text=text),
     )
     stop = stop_on_signals()
@@ -84,6 +86,16 @@ async def run(app: App, asked: dict[str, Any]) -> None:
                 await asyncio.wait_for(stop.wait(), STATUS_S)
     finally:
         await host.stop()
+
+
+def _console(app: App, port: int) -> Upstream:
+    """The console, which is reached at the same address as everything else."""
+    return Upstream(
+        "console",
+        port,
+        paths=["/", "/console", "/favicon.ico", *app.pages],
+        folders=["/console", "/_nicegui", "/_nicegui_ws"],
+    )
 
 
 def _write_status(folder: Path, number: int, host: ServiceHost) -> None:

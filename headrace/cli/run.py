@@ -22,6 +22,7 @@ from headrace.errors import NotFoundError, SettingsError
 from headrace.settings import Settings
 from headrace.substrate import apps
 from headrace.substrate import site as sites
+from headrace.substrate._ports import free_ports
 from headrace.substrate.process import ProcessSpec
 from headrace.substrate.supervisor import Event
 
@@ -91,9 +92,12 @@ def run(
         )
         lasting = not pipelines or any(app.pipelines[name].trigger.kind != "once" for name in pipelines)
         gateway = settings.gateway.enabled and bool(app.open_streams) and lasting
-        if services or ((app.tables or gateway) and not only):
+        serves = bool(services) or ((bool(app.tables) or gateway) and not only)
+        # Behind the services, which listen where everything is to be found; by itself if there are none.
+        console = free_ports(1)[0] if settings.console.enabled and serves and lasting else 0
+        if serves:
             for number in range(1, instances + 1):
-                asked = {**about, "services": services, "instance": number}
+                asked = {**about, "services": services, "instance": number, "console": console}
                 foreground.add(f"services-{number}", "headrace.cli._services", asked)
         if pipelines or trainings:
             what = [(pipelines, "pipeline"), (trainings, "training")]
@@ -105,6 +109,8 @@ def run(
                 "headrace.cli._worker",
                 {**about, "pipelines": pipelines, "trainings": trainings, **forget},
             )
+        if settings.console.enabled and lasting:
+            foreground.add_console({**about, "port": console})
         if not foreground.has_work:
             tell(f"App {app.name} declares nothing that runs: its streams are in the log, and that is all.")
             return
@@ -159,6 +165,9 @@ class _Foreground:
         self._workers: list[Worker] = []
         self._specs: list[ProcessSpec] = []
         self._said_ready = False
+        self._console: Worker | None = None
+        self._later: list[ProcessSpec] = []
+        self._address = ""
 
     def add(self, name: str, module: str, asked: dict[str, Any]) -> None:
         """A process that runs this module of ours, told what to do as JSON."""
@@ -184,12 +193,27 @@ class _Foreground:
             )
         )
 
+    def add_console(self, asked: dict[str, Any]) -> None:
+        """The live page, which begins when everything else works and without which everything goes on."""
+        self.add("console", "headrace.cli._console", asked)
+        self._console = self._workers.pop()
+        self._later = [self._specs.pop()]
+
     @property
     def has_work(self) -> bool:
         return bool(self._workers)
 
     def run(self) -> None:
-        asyncio.run(apps.run(self._settings, self._app, self._specs, on_event=self._on_event, look=self._look))
+        asyncio.run(
+            apps.run(
+                self._settings,
+                self._app,
+                self._specs,
+                on_event=self._on_event,
+                look=self._look,
+                later=self._later,
+            )
+        )
         for worker in self._workers:
             if worker.error is not None and not worker.done:
                 raise worker.error
@@ -197,6 +221,8 @@ class _Foreground:
     def _look(self) -> bool:
         """Show what was said since the last time; True when all is done, or something cannot be."""
         ended = [worker.look() for worker in self._workers]
+        if self._console is not None:
+            self._console.look()
         if not self._said_ready and all(worker.was_ready for worker in self._workers):
             self._said_ready = True
             if self._output is Format.TEXT:
@@ -206,10 +232,17 @@ class _Foreground:
 
     def _heard(self, event: dict[str, Any]) -> None:
         kind = event["kind"]
+        if kind == "listening" and not self._address:
+            self._address = event["text"]
+        if kind == "console":
+            event = {**event, "text": event["text"] or self._address}
         if self._output is Format.JSON:
             show_json(event)
-        elif kind == "passing":
+        elif kind in ("passing", "error"):
             tell(event["message"])
+        elif kind == "console":
+            pages = "".join(f"   {event['text']}{path}" for path in event["pages"])
+            tell(f"Console: {event['text']}/{pages}")
         else:
             words = _SERVICE_WORDS if "element" in event else _TRAINING_WORDS if "training" in event else _WORDS
             if kind in words:

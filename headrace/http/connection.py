@@ -13,6 +13,7 @@ from headrace.http.events import send_events
 from headrace.http.limits import client_key
 from headrace.http.message import Request
 from headrace.http.receiver import NEVER, Phase, Receiver
+from headrace.http.upstream import Tunnel
 from headrace.http.websocket import Call, SocketProtocol, handshake
 
 _LINGER_S = 2.0
@@ -203,19 +204,34 @@ class Connection(Receiver):
         try:
             if self._current is not None or self._waiting:
                 raise HttpError(400, "An upgrade cannot wait for other requests.", remedy="Use a new connection.")
+            if request.route.kind == "tunnel":
+                self._dig(request)
+                return
             head = handshake(request)
             values = request.route.bind(request)
         except HeadraceError as error:
             self._phase = Phase.BODY
             self._refuse(error)
             return
+        self._let_go()
+        protocol = SocketProtocol(self.config, self.server_state, Call(self.gate, request, values), self.loop)
+        protocol.connection_made(self.transport)
+        self.transport.set_protocol(protocol)
+        protocol.data_received(head)
+
+    def _dig(self, request: Request) -> None:
+        """Hand the connection over to the server behind this one."""
+        upstream = self.gate.router.upstream
+        assert upstream is not None
+        self._let_go()
+        self.gate.answered += 1
+        Tunnel(upstream, request, self.transport, self.server_state).open()
+
+    def _let_go(self) -> None:
+        """The connection is another protocol's from now on."""
         self._deaf = True
         self._phase = Phase.DONE
         self._deadline = NEVER
         if self._timer is not None:
             self._timer.cancel()
         self.connections.discard(self)
-        protocol = SocketProtocol(self.config, self.server_state, Call(self.gate, request, values), self.loop)
-        protocol.connection_made(self.transport)
-        self.transport.set_protocol(protocol)
-        protocol.data_received(head)

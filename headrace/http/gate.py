@@ -97,7 +97,7 @@ class Gate:
                 f"This server is not {host.decode('latin-1')[:100]!r}.",
                 remedy="Ask for localhost, or write the name into names in [http] of headrace.toml.",
             )
-        if self._rate is not None and request.path not in self._urgent:
+        if self._rate is not None and not self._is_unlimited(request.path):
             wait_s = self._rate.wait_s(client, self._loop.time())
             if wait_s:
                 raise HttpError(
@@ -115,6 +115,11 @@ class Gate:
         length = headers.get(b"content-length")
         if length is not None and int(length) > self.settings.max_body_bytes:
             raise self.too_large()
+
+    def _is_unlimited(self, path: str) -> bool:
+        """Probes, and pages: one of those asks for many files at once."""
+        upstream = self.router.upstream
+        return path in self._urgent or (upstream is not None and upstream.answers(path))
 
     def too_large(self) -> TooLargeError:
         limit = say_bytes(self.settings.max_body_bytes)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace.errors import DefinitionError, HttpError, NotFoundError
 from headrace.http.message import Request, Response
 from headrace.http.routes import Route, Routes, make_route
+
+if TYPE_CHECKING:
+    from headrace.http.upstream import Upstream
 
 _NAME = re.compile(r"\{\w+\}")
 
@@ -38,7 +41,8 @@ class _Patterns:
 class Router:
     """Finds the route of a request."""
 
-    def __init__(self, mounts: Iterable[tuple[str, Iterable[Route]]]) -> None:
+    def __init__(self, mounts: Iterable[tuple[str, Iterable[Route]]], upstream: Upstream | None = None) -> None:
+        self.upstream = upstream
         self.routes = list(_mounted(mounts))
         self._plain: dict[str, dict[str, Route]] = {}
         by_method: dict[str, list[Route]] = {}
@@ -63,7 +67,7 @@ class Router:
             method = "GET"
         found = self._find(method, request.path)
         if found is None:
-            found = self._otherwise(request), ()
+            found = self._passed_on(request) or self._otherwise(request), ()
         request.route, request.segments = found
 
     def _find(self, method: str, path: str) -> tuple[Route, tuple[str, ...]] | None:
@@ -72,6 +76,12 @@ class Router:
             return methods[method], ()
         patterns = self._patterns.get(method)
         return patterns.find(path) if patterns is not None else None
+
+    def _passed_on(self, request: Request) -> Route | None:
+        """What is for the server behind this one."""
+        if self.upstream is None or not self.upstream.answers(request.path):
+            return None
+        return self.upstream.tunnel if request.method == "WEBSOCKET" else self.upstream.plain
 
     def _otherwise(self, request: Request) -> Route:
         """The answer to OPTIONS; an error for the rest."""

@@ -13,7 +13,7 @@ from headrace.errors import DefinitionError
 from headrace.http.parameters import Binder, Parameter, compile_binder, read_signature
 
 F = TypeVar("F", bound=Callable[..., Any])
-Kind = Literal["plain", "events", "websocket"]
+Kind = Literal["plain", "events", "websocket", "tunnel"]
 PUBLIC = "public"
 _NAME = re.compile(r"\{(\w+)\}")
 _PLAIN = re.compile(r"[\w.~!$&'()*+,;=:@/-]*", re.ASCII)

@@ -21,6 +21,7 @@ from headrace.http.openapi import describe
 from headrace.http.router import Router
 from headrace.http.routes import Routes
 from headrace.http.tokens import Tokens
+from headrace.http.upstream import Upstream
 from headrace.http.websocket import serve_socket
 from headrace.metrics import Metrics
 from headrace.settings import HttpSettings
@@ -43,6 +44,7 @@ class HttpServer:
         metrics: Sequence[Metrics] = (),
         ready: Mapping[str, Check] | None = None,
         on_error: OnError | None = None,
+        upstream: Upstream | None = None,
     ) -> None:
         self.settings = settings or HttpSettings()
         self.address = ""
@@ -62,7 +64,7 @@ class HttpServer:
             describe=self.describe,
         )
         self._title = ", ".join(dict.fromkeys(routes.name for routes in mounted.values()))
-        self._router = Router([("/", own), *mounted.items()])
+        self._router = Router([("/", own), *mounted.items()], upstream)
 
     def describe(self) -> dict[str, object]:
         """The OpenAPI description of all routes."""
@@ -129,6 +131,8 @@ class HttpServer:
             await asyncio.wait(left, timeout=1.0)
         gate.close()
         self._gate = None
+        if self._router.upstream is not None:
+            await self._router.upstream.close()
 
     async def _quiet(self, grace_s: float) -> None:
         """Wait until all connections are closed and all tasks done, but no longer than the grace."""

@@ -21,6 +21,7 @@ from headrace.http.message import Request
 from headrace.http.routes import Routes
 from headrace.http.server import HttpServer
 from headrace.http.tokens import Tokens
+from headrace.http.upstream import Upstream
 from headrace.ingest.border import Border
 from headrace.ingest.requests import Requests
 from headrace.log.message import Message
@@ -56,6 +57,7 @@ class ServiceHost:
         streams: Sequence[Stream[Any]] = (),
         companions: Sequence[Companion] = (),
         instance: int = 1,
+        upstream: Upstream | None = None,
         on_event: OnEvent = lambda kind, element, text: None,
     ) -> None:
         self._app = app
@@ -64,6 +66,7 @@ class ServiceHost:
         self._services = services
         self._companions = companions
         self._number = instance
+        self._upstream = upstream
         self._on_event = on_event
         self._shown = {table.name: table for table in tables}
         self._tables = dict(self._shown)
@@ -161,6 +164,7 @@ class ServiceHost:
                     "running": self._is_running,
                 },
                 on_error=self._on_error,
+                upstream=self._upstream,
             )
             try:
                 return await self._server.start()

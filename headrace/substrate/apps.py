@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import psutil
 
-from headrace.errors import RunningError
+from headrace.errors import HeadraceError, RunningError
 from headrace.settings import Settings
 from headrace.substrate._files import locked
 from headrace.substrate.process import ProcessSpec, Record, end, forget, read_record, read_records
@@ -30,8 +30,12 @@ async def run(
     *,
     on_event: Callable[[Event], None],
     look: Callable[[], bool] = lambda: False,
+    later: Sequence[ProcessSpec] = (),
 ) -> None:
-    """Supervise these until SIGINT or SIGTERM, or until `look`, asked a few times a second, says it is done."""
+    """Supervise these until SIGINT or SIGTERM, or until `look`, asked a few times a second, says it is done.
+
+    Those of `later` are started once all others are ready; if one cannot be, that is told and no more.
+    """
     folder = settings.state / "apps" / app
     with locked(folder / "lock", wait=False) as lock:
         if lock is None:
@@ -54,13 +58,25 @@ async def run(
                     await starting
             else:
                 await starting
+                others = asyncio.create_task(_start_later(supervisor, later))
                 while not stop.is_set() and not look():
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(stop.wait(), LOOK_S)
+                others.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await others
         finally:
             await supervisor.stop()
             look()
             forget(folder, RUNNER)
+
+
+async def _start_later(supervisor: Supervisor, specs: Sequence[ProcessSpec]) -> None:
+    for spec in specs:
+        try:
+            await supervisor.start([spec])
+        except HeadraceError as error:
+            supervisor.tell(Event("died", spec.name, f"cannot be started: {error}"))
 
 
 def running(settings: Settings) -> list[tuple[str, Record]]:

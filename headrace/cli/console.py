@@ -1,0 +1,52 @@
+"""`headrace console`: the live page by itself, for what runs elsewhere or was started without it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.app import App
+from headrace.cli._context import Context
+from headrace.cli._load import load_app
+from headrace.cli._output import say
+from headrace.errors import PortError
+from headrace.settings import HttpSettings
+from headrace.substrate.signals import stop_on_signals
+
+
+def console(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(metavar="APP", help="A Python file, or a folder with an app.py.")],
+    port: Annotated[
+        int | None, typer.Option("--port", min=0, max=65535, help="Listen here; 0 is a free port.")
+    ] = None,
+) -> None:
+    """Serve the console of an app, and nothing else of it; Ctrl-C stops it."""
+    found = context.ensure_object(Context)
+    app = load_app(path)
+    app.use(found.settings, found.site_name)
+    app.check_pages()
+    try:
+        asyncio.run(_serve(app, port))
+    finally:
+        app.close()
+
+
+async def _serve(app: App, port: int | None) -> None:
+    from headrace.console.server import serve
+
+    stop, http = stop_on_signals(), app.settings.http
+
+    def ready(address: str) -> None:
+        say(f"Console: {address}/{''.join(f'   {address}{each}' for each in app.pages)}")
+        say("Press Ctrl-C to stop.")
+
+    try:
+        await serve(app, host=http.host, port=http.port if port is None else port, stop=stop, on_ready=ready)
+    except PortError:
+        if port is not None or http.port != HttpSettings().port:
+            raise
+        await serve(app, host=http.host, port=0, stop=stop, on_ready=ready)

@@ -1,0 +1,111 @@
+"""How an element is, in a word and a colour, from what is known of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from headrace.console import parts
+from headrace.console.console import Console
+from headrace.console.parts import Health
+from headrace.console.watch import KEPT, Point, Watch
+from headrace.metrics import ExceptionRecord, Percentiles
+
+BEHIND = 10_000  # so many records of lag deserve a look
+_LATENCIES = ("pipeline_latency", "service_latency", "http_request")
+
+
+class State(NamedTuple):
+    """How something is: a colour, what is said beside it, and more for whoever looks closer."""
+
+    health: Health
+    text: str
+    title: str = ""
+
+
+def of(console: Console, kind: str, name: str) -> State:
+    """The state of any element of the app."""
+    watch = console.watch
+    if kind in ("stream", "table"):
+        return stream(watch, name)
+    if kind == "pipeline":
+        return pipeline(watch, name)
+    if kind == "service":
+        return service(watch, name)
+    if kind == "model":
+        version = watch.element(name).gauge("model_version")
+        return State("off", "not in use") if version is None else State("good", f"version {version:.0f}")
+    return State("off", "")
+
+
+def stream(watch: Watch, name: str) -> State:
+    view = watch.streams.get(name)
+    if view is None:
+        return State("off", "not there yet")
+    letters = watch.letters(name)
+    words = f"{parts.number(view.records)} records, {len(view.ends)} partitions"
+    if letters:
+        return State("bad", f"{parts.rate(view.rate)}, {letters:,} dead", words)
+    if view.hot:
+        return State("warn", f"{parts.rate(view.rate)}, hot", f"{words}; hot: {view.hot}")
+    return State("good" if view.rate else "off", parts.rate(view.rate), words)
+
+
+def pipeline(watch: Watch, name: str) -> State:
+    """Paused, failing, behind, or well."""
+    element = watch.element(name)
+    lag = watch.lag(name)
+    if not element.instances:
+        return State("off", "not running", f"last heard {parts.ago(element.heard_at)}")
+    if element.gauge("pipeline_paused"):
+        return State("warn", "paused", f"{parts.number(lag)} records behind")
+    seen = latency(watch, name)
+    words = ", ".join(
+        [f"{parts.number(lag)} records behind", *([f"p99 {parts.seconds(seen.p99)}"] if seen is not None else [])]
+    )
+    up = element.gauge("pipeline_up")
+    if up is not None and not up:
+        return State("bad", "failing", words)
+    text = f"p50 {parts.seconds(seen.p50)}" if seen is not None else "works"
+    if lag is not None and lag > BEHIND:
+        return State("warn", f"{parts.number(lag)} behind", words)
+    return State("good", text, words)
+
+
+def service(watch: Watch, name: str) -> State:
+    element = watch.element(name)
+    if not element.instances:
+        return State("off", "not running", f"last heard {parts.ago(element.heard_at)}")
+    lag, seen = watch.lag(name), latency(watch, name)
+    words = [] if lag is None else [f"{parts.number(lag)} records behind"]
+    words += [] if seen is None else [f"p99 {parts.seconds(seen.p99)}"]
+    many = len(element.instances)
+    title = ", ".join([f"{many} instance{'' if many == 1 else 's'}", *words])
+    if lag is not None and lag > BEHIND:
+        return State("warn", f"{parts.number(lag)} behind", title)
+    return State("good", f"p50 {parts.seconds(seen.p50)}" if seen is not None else "works", title)
+
+
+def reads(console: Console, kind: str, name: str) -> bool:
+    """Whether this element reads now."""
+    element = console.watch.element(name)
+    if kind == "pipeline":
+        return bool(element.instances) and bool(element.gauge("pipeline_up"))
+    return bool(element.instances)
+
+
+def latency(watch: Watch, name: str) -> Percentiles | None:
+    """How long an element takes, by whichever of its clocks there is."""
+    element = watch.element(name)
+    return next((one for each in _LATENCIES if (one := element.percentiles(each)) is not None), None)
+
+
+def latency_series(watch: Watch, name: str, part: str = "p99") -> list[Point]:
+    element = watch.element(name)
+    return next((line for each in _LATENCIES if (line := element.series("histogram", each, part))), [])
+
+
+def recent_exceptions(watch: Watch) -> list[ExceptionRecord]:
+    """Those of this app in the last fifteen minutes."""
+    since = datetime.now(UTC) - KEPT
+    return [each for each in list(watch.exceptions) if each.app == watch.app and each.at > since]

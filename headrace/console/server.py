@@ -1,0 +1,139 @@
+"""Serves the console: the toolkit behind our guard, in one event loop, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+from nicegui import ui
+
+from headrace.app import App
+from headrace.console import frame
+from headrace.console.console import Console
+from headrace.console.guard import Badges, Guard, allowed_names, load_key
+from headrace.errors import HeadraceError, NotFoundError, PortError, SettingsError
+from headrace.http.tokens import Tokens
+
+ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
+<rect width="32" height="32" rx="7" fill="#0b6e99"/>
+<path d="M5 12c4 0 4 3 8 3s4-3 8-3 4 3 6 3M5 20c4 0 4 3 8 3s4-3 8-3 4 3 6 3" fill="none" stroke="#fff"
+ stroke-width="2.4" stroke-linecap="round"/></svg>"""
+STOP_S = 2
+
+
+class _Server(uvicorn.Server):
+    """Signals are for whoever runs the event loop."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+async def serve(app: App, *, host: str, port: int, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
+    """Serve the pages of an app until `stop`; PortError if the port is taken.
+
+    Tokens are asked for as they are by the services: if there are any. Beyond loopback there must be.
+    """
+    settings = app.settings
+    tokens = Tokens(settings.tokens_file)
+    asked = bool(tokens.all())
+    # Behind the services, it is reached where they are.
+    is_local = _is_loopback(host) and _is_loopback(settings.http.host)
+    listening = _listen(host, port)
+    if not asked and (not is_local or settings.http.require_tokens):
+        raise SettingsError(
+            "Others can reach the console, or http.require_tokens is set, and there is no token.",
+            remedy="Make one with: headrace token add NAME --scope read --scope operate",
+        )
+    name = f"console-{app.name}"
+    console = Console(
+        app,
+        tokens=tokens if asked else None,
+        token=_own_token(tokens, name) if asked else "",
+        read_only=settings.console.read_only,
+    )
+    api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    frame.register(console)
+    ui.run_with(
+        api,
+        title=f"{app.name} · Headrace",
+        favicon=ICON,
+        dark=None,
+        tailwind=False,
+        show_welcome_message=False,
+        reconnect_timeout=10.0,
+        message_history_length=200,
+        binding_refresh_interval=None,
+    )
+    badges = Badges(load_key(settings.state / "console.key"), tokens)
+    names = allowed_names(settings.http.names, is_local=is_local)
+    guard = Guard(api, tokens=tokens if asked else None, badges=badges, names=names)
+    server = _Server(
+        uvicorn.Config(
+            guard,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="on",
+            ws="websockets-sansio",
+            timeout_graceful_shutdown=STOP_S,
+        )
+    )
+    console.watch.start()
+    serving = asyncio.ensure_future(server.serve([listening]))
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        while not server.started and not serving.done() and not stop.is_set():  # noqa: ASYNC110 - uvicorn's flag
+            await asyncio.sleep(0.02)
+        if server.started:
+            shown = f"[{host}]" if ":" in host else host
+            on_ready(f"http://{shown}:{listening.getsockname()[1]}")
+        await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        server.should_exit = True
+        stopping.cancel()
+        await asyncio.wait([serving], timeout=STOP_S + 3)
+        await console.close()
+        if asked:
+            with contextlib.suppress(HeadraceError):
+                tokens.remove(name)
+
+
+def _own_token(tokens: Tokens, name: str) -> str:
+    """What the console shows the services; made anew at each start."""
+    with contextlib.suppress(NotFoundError):
+        tokens.remove(name)
+    return tokens.add(name, ["read"])
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        found = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise SettingsError(
+            f"There is no address {host!r} to listen on: {error.strerror}.", remedy="Correct host in [http]."
+        ) from None
+    return all(ipaddress.ip_address(each[4][0]).is_loopback for each in found)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind(address)
+    except OSError as error:
+        listening.close()
+        raise PortError(
+            f"The console cannot listen on {host}:{port}: {error.strerror}.",
+            remedy="End what does, or choose another port.",
+            port=port,
+        ) from None
+    listening.set_inheritable(False)
+    return listening
