@@ -171,7 +171,8 @@ class _Foreground:
 
     def add(self, name: str, module: str, asked: dict[str, Any]) -> None:
         """A process that runs this module of ours, told what to do as JSON."""
-        worker = Worker(name, self._settings.state / "logs" / f"{self._app}-{name}.out", self._heard)
+        heard = self._heard_of_console if name == "console" else self._heard
+        worker = Worker(name, self._settings.state / "logs" / f"{self._app}-{name}.out", heard)
 
         def command() -> list[str]:
             worker.starting()
@@ -234,19 +235,24 @@ class _Foreground:
         kind = event["kind"]
         if kind == "listening" and not self._address:
             self._address = event["text"]
-        if kind == "console":
-            event = {**event, "text": event["text"] or self._address}
         if self._output is Format.JSON:
             show_json(event)
-        elif kind in ("passing", "error"):
+        elif kind == "passing":
             tell(event["message"])
-        elif kind == "console":
-            pages = "".join(f"   {event['text']}{path}" for path in event["pages"])
-            tell(f"Console: {event['text']}/{pages}")
         else:
             words = _SERVICE_WORDS if "element" in event else _TRAINING_WORDS if "training" in event else _WORDS
             if kind in words:
                 tell(words[kind].format(**event))
+
+    def _heard_of_console(self, event: dict[str, Any]) -> None:
+        """Where it is to be found; what it cannot do is no reason to stop anything else."""
+        address = event.get("text") or self._address
+        if self._output is Format.JSON:
+            show_json({**event, "text": address} if event["kind"] == "console" else event)
+        elif event["kind"] == "console":
+            tell(f"Console: {address}/{''.join(f'   {address}{path}' for path in event['pages'])}")
+        elif event["kind"] in ("passing", "error"):
+            tell(f"The console does not work: {event['message']}")
 
     def _on_event(self, event: Event) -> None:
         if event.kind in ("died", "waiting") and self._output is Format.TEXT:

@@ -63,7 +63,7 @@ def overview(console: Console) -> None:
         with parts.card("Records a second"):
             rates = parts.Lines(unit="/s")
         with parts.card("Latency, p99"):
-            latencies = parts.Lines(unit="ms")
+            latencies = parts.Lines(unit=" ms")
     with parts.card("Newest exceptions"):
         table = parts.Table(
             {"at": "when", "element": "element", "kind": "kind", "message": "message"},

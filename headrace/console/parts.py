@@ -288,8 +288,16 @@ class Lines:
             {
                 "animation": False,
                 "color": list(COLORS),
-                "grid": {"left": 4, "right": 12, "top": 30, "bottom": 4, "containLabel": True},
-                "legend": {"top": 0, "left": 0, "itemHeight": 8, "itemWidth": 14, "textStyle": {"color": _GREY}},
+                "grid": {"left": 4, "right": 12, "top": 28, "bottom": 4, "containLabel": True},
+                "legend": {
+                    "type": "scroll",
+                    "top": 0,
+                    "left": 0,
+                    "icon": "roundRect",
+                    "itemHeight": 3,
+                    "itemWidth": 14,
+                    "textStyle": {"color": _GREY},
+                },
                 "tooltip": {"trigger": "axis", "confine": True, "axisPointer": {"animation": False}},
                 "xAxis": {
                     "type": "time",
@@ -300,9 +308,7 @@ class Lines:
                 "yAxis": {
                     "type": "value",
                     "min": least,
-                    "name": unit,
-                    "nameTextStyle": {"color": _GREY, "align": "right"},
-                    "axisLabel": {"color": _GREY},
+                    "axisLabel": {"color": _GREY, "formatter": f"{{value}}{unit}"},
                     "splitLine": {"lineStyle": {"color": "#8a929c33"}},
                     "splitNumber": 4,
                 },

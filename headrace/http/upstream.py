@@ -34,7 +34,7 @@ class Upstream:
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._client = HttpClient()
         self.plain = make_route(name, "GET", "/", self._forward)
-        self.tunnel = make_route(name, "WEBSOCKET", "/", self._forward, kind="tunnel")
+        self.tunnel = make_route(name, "GET", "/", self._forward, kind="tunnel")
 
     def answers(self, path: str) -> bool:
         return path in self._paths or path.startswith(self._folders)
