@@ -2,8 +2,9 @@
 
 The key concepts: an `App` declares typed `Stream`s of `Record`s in a durable log; producers write to them,
 consumers read and replay them; pipelines are PySpark functions between streams, tables and stores; a `Service`
-has handlers on streams and on HTTP, beside `Table`s that it reads locally; `models` score records. `headrace run`
-starts it all on a laptop. Read docs/tutorial.md first, then docs/log.md, docs/pipelines.md and docs/services.md.
+has handlers on streams and on HTTP, beside `Table`s that it reads locally; `models` score records; `ui` draws them on
+pages of your own. `headrace run` starts it all on a laptop, with a console. Read docs/tutorial.md first, then
+docs/log.md, docs/pipelines.md and docs/services.md.
 """
 
 from importlib import import_module
@@ -52,6 +53,7 @@ __all__ = [
     "once",
     "realtime",
     "sql_table",
+    "ui",
     "windows",
 ]
 
@@ -84,8 +86,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "windows":
         return import_module("headrace.pipelines.windows")
-    if name == "models":
-        return import_module("headrace.models")
+    if name in ("models", "ui"):
+        return import_module(f"headrace.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'headrace' has no attribute {name!r}")
     value = getattr(import_module(_HOMES[name]), name)

@@ -26,6 +26,7 @@ from headrace.log.stream import (
     check_name,
 )
 from headrace.metrics import Metrics
+from headrace.pages import Page, answers, check_path, define_page
 from headrace.pipelines.definition import Emit, Pipeline, define
 from headrace.pipelines.triggers import Trigger
 from headrace.settings import Settings
@@ -70,6 +71,7 @@ class App:
         self.services: dict[str, Service] = {}
         self.models: dict[str, Model] = {}
         self.trainings: dict[str, Training] = {}
+        self.pages: dict[str, Page] = {}
         self._settings = settings
         self._site_name = site
 
@@ -361,6 +363,42 @@ class App:
             return made
 
         return declare
+
+    def page(
+        self, path: str, *, title: str | None = None, icon: str = "dashboard"
+    ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+        """Declare a page of the console: a function without arguments, async or not, that builds it with `hr.ui`.
+
+        It is called in the console's process, once for each visitor. `title` is what the menu says, the function's
+        name if it is left out; `icon` one of the Material icons.
+        """
+        check_path(path)
+        if path in self.pages:
+            raise DefinitionError(
+                f"Page {path!r} is declared twice: here and at {self.pages[path].declared_at}.",
+                remedy="Give one of them another path.",
+            )
+        declared_at = _caller()
+
+        def declare(function: Callable[[], Any]) -> Callable[[], Any]:
+            self.pages[path] = define_page(function, path, title=title, icon=icon, declared_at=declared_at)
+            return function
+
+        return declare
+
+    def check_pages(self) -> None:
+        """Refuse pages where a service answers, too. Whoever runs the app asks: by then, all is declared."""
+        for service in self.services.values():
+            found = [route.path for route in service.routes if route.method == "GET"]
+            for kind in service.sessions:
+                found += [tag.arguments[0] for tag, _ in kind.routes if tag.kind in ("get", "sse", "websocket")]
+            for path, page in self.pages.items():
+                if any(answers(each, path) for each in found):
+                    raise DefinitionError(
+                        f"Page {path!r}, declared at {page.declared_at}, has a path that service {service.name!r} "
+                        "answers.",
+                        remedy="Give the page or the route another one.",
+                    )
 
     def _models_registry(self, declared_at: str) -> Registry:
         """The streams of models are this app's as soon as it has one."""

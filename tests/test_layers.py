@@ -11,7 +11,7 @@ import pytest
 import headrace
 
 PACKAGE = Path(headrace.__file__).parent
-BASE = {"errors", "units", "settings", "clock", "records", "_json_schema", "metrics"}
+BASE = {"errors", "units", "settings", "clock", "records", "_json_schema", "metrics", "pages"}
 MIDDLE = {"tables", "stores", "links", "ingest", "pipelines"}
 # What each part of the package may import besides itself.
 ALLOWED: dict[str, set[str]] = {
@@ -29,6 +29,8 @@ ALLOWED: dict[str, set[str]] = {
     "models": BASE | {"log", "http", "substrate"} | MIDDLE | {"services"},
     # `log.admin` only, checked below; its own parts at will.
     "substrate": BASE | {"substrate", "log"},
+    # What pages of applications are made of; nothing of it is imported before the first visitor.
+    "ui": BASE | {"log", "tables"},
     # What users see: the app ties the layers together, the test kit starts a site for it.
     "app": BASE | {"log", "http"} | MIDDLE | {"services", "models"},
     "testing": BASE | {"log", "app", "substrate", "pipelines", "services"},
@@ -89,6 +91,8 @@ def test_imports_of_the_package_follow_the_layers() -> None:
         ("app", "headrace.cli.main"),
         ("log.site", "headrace.App"),
         ("http.server", "headrace.log.site.Site"),
+        ("app", "headrace.ui.widget.Widget"),
+        ("ui.layout", "headrace.console.parts"),
     ],
 )
 def test_import_against_the_layers_is_found(module: str, name: str) -> None:

@@ -61,6 +61,7 @@ def describe(
 ) -> None:
     """Tell what an app declares; nothing is started or contacted."""
     app = load_app(path)
+    app.check_pages()
     if output is Format.JSON:
         show_json(_as_json(app))
         return
@@ -97,7 +98,9 @@ def describe(
         say(f"\ntraining {training.name}: {sources} → model {training.model.name}")
         drift = ", and on drift" if training.on_drift else ""
         say(f"  works {training.trigger}{drift}\n  declared at {training.declared_at}")
-    if not app.streams and not app.pipelines and not app.services:
+    for page in app.pages.values():
+        say(f"\npage {page.path}: {page.title}\n  declared at {page.declared_at}")
+    if not any((app.streams, app.pipelines, app.services, app.pages)):
         say("It declares nothing yet.")
 
 
@@ -167,5 +170,9 @@ def _as_json(app: App) -> dict[str, Any]:
                 "declared_at": training.declared_at,
             }
             for training in app.trainings.values()
+        ],
+        "pages": [
+            {"path": page.path, "title": page.title, "icon": page.icon, "declared_at": page.declared_at}
+            for page in app.pages.values()
         ],
     }

@@ -72,8 +72,10 @@ def _routes(console: Console) -> dict[str, Callable[..., Any]]:
             continue
         function = getattr(importlib.import_module(f"headrace.console.{module}"), name)
         routes[address] = functools.partial(function, console)
-    for path, page in console.app.pages.items():
-        routes[path] = page.function
+    if console.app.pages:
+        from headrace.ui import visit
+
+        routes |= {path: functools.partial(visit, page) for path, page in console.app.pages.items()}
     return routes
 
 

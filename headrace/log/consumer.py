@@ -203,6 +203,11 @@ class Consumer(Generic[R]):
             place: offset for place, offset in (self._positions | handed_out).items() if place in self._positions
         }
 
+    @property
+    def is_reachable(self) -> bool:
+        """False while no broker answers; a reader without end waits meanwhile."""
+        return self._down_since is None
+
     def commit(self) -> None:
         """Say that all that was handed out has been handled, and wait until the log has noted it."""
         self._settle()
