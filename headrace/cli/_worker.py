@@ -75,9 +75,11 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
 
     def until() -> bool:
         nonlocal written_at
-        if time.monotonic() - written_at > STATUS_S:
+        if not stop.is_set() and time.monotonic() - written_at > STATUS_S:
             written_at = time.monotonic()
             _write_status(folder, runner.status())
+            if (ended := why_ended()) is not None:  # pipelines that are paused would not notice
+                raise ended
         return stop.is_set()
 
     try:

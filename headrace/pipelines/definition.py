@@ -46,6 +46,13 @@ class Pipeline:
         return self.function(*frames)
 
     @property
+    def queries(self) -> list[str]:
+        """One query for each output: with a single output, it has the pipeline's name."""
+        if len(self.outputs) == 1:
+            return [self.name]
+        return [f"{self.name}.{each.name}" for each in self.outputs]
+
+    @property
     def streams(self) -> tuple[Stream[Any], ...]:
         """The sources whose records make it work: streams, but not tables."""
         return tuple(

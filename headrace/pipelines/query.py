@@ -41,13 +41,6 @@ class Query:
     operators: tuple[str, ...]
 
 
-def names_of(pipeline: Pipeline) -> list[str]:
-    """One query for each output: with a single output, it has the pipeline's name."""
-    if len(pipeline.outputs) == 1:
-        return [pipeline.name]
-    return [f"{pipeline.name}.{each.name}" for each in pipeline.outputs]
-
-
 def frames(
     spark: SparkSession,
     pipeline: Pipeline,
@@ -190,7 +183,7 @@ def build(
         quarantined=kept.quarantined if kept else (),
     )
     found = []
-    for name, output, result in zip(names_of(pipeline), pipeline.outputs, apply(pipeline, sources), strict=True):
+    for name, output, result in zip(pipeline.queries, pipeline.outputs, apply(pipeline, sources), strict=True):
         if not result.isStreaming:
             raise DefinitionError(
                 f"Pipeline {pipeline.name!r} returned a DataFrame that does not come from its streams.",

@@ -133,7 +133,7 @@ class PipelineRunner:
     def prepare(self, *, fresh: bool = False, start: Mapping[str, str] | None = None) -> None:
         """Take the checkpoints and check every pipeline; DefinitionError before any data flows."""
         for pipeline in self._pipelines:
-            for name in queries.names_of(pipeline):
+            for name in pipeline.queries:
                 folder = CheckpointFolder(self._settings, self._app, name)
                 self._held.enter_context(folder.hold())
                 kept = None if fresh else folder.read()
