@@ -1,7 +1,8 @@
 """The first look: two applications with live traffic on a real log and a real Spark, and nothing left behind.
 
-Starts a log in a folder of its own, `cards` with its terminals and its map, and `fraud-rules` with its customers.
-Shows what they find and how long it takes. Ctrl-C stops everything and removes the folder.
+Starts a log in a folder of its own, `cards` with its terminals, and `fraud-rules` with its customers, each with a
+console and a page of its own there. Shows what they find and how long it takes. Ctrl-C stops everything and removes
+the folder.
 """
 
 import argparse
@@ -63,6 +64,11 @@ class Program:
     @property
     def address(self) -> str:
         found = re.search(r"Listening on (http://\S+);", self.said)
+        return found[1] if found else ""
+
+    @property
+    def console(self) -> str:
+        found = re.search(r"Console: (http://\S+?)/(?=\s)", self.said)
         return found[1] if found else ""
 
     def stop(self) -> None:
@@ -173,12 +179,11 @@ def show(console: Console, board: Board, programs: list[Program], seconds: float
                 alerted = True
                 console.print(f"The first alert came {time.monotonic() - began:.1f} s after the first card.")
                 deadline = time.monotonic() + (seconds or float("inf"))
-                programs.append(run(cards.folder, "cards/live_map.py"))
-            if alerted and not opened and programs[-1].works:
+            if alerted and not opened and cards.console:
                 opened = True
                 console.print(where(programs))
                 if console.is_terminal:
-                    webbrowser.open(f"{programs[-1].address}/map")
+                    webbrowser.open(f"{cards.console}/map")
             assert all(program.lives for program in programs)
             if time.monotonic() - drawn > 0.5:
                 drawn = time.monotonic()
@@ -219,9 +224,12 @@ def picture(board: Board, programs: list[Program]) -> Group:
 
 def where(programs: list[Program]) -> str:
     """What else there is to see, as soon as it is."""
-    links = {"What can be asked": f"{programs[0].address}/docs"}
-    if programs[-1].name == "live_map" and programs[-1].address:
-        links["The cards on a map"] = f"{programs[-1].address}/map"
+    cards, fraud_rules = programs[:2]
+    links = {"What can be asked": f"{cards.address}/docs"}
+    if cards.console:
+        links["The cards on a map"] = f"{cards.console}/map"
+    if fraud_rules.console:
+        links["The alerts"] = f"{fraud_rules.console}/alerts"
     return "   ".join(f"{what}: {address}" for what, address in links.items())
 
 

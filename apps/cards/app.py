@@ -44,3 +44,6 @@ async def decide(use: Use) -> Decision:
 async def remember(activity: Activity) -> Use | None:
     """The table: each card's last use that was believed. A thief's use says nothing about where its owner is."""
     return None if activity.decision.fraud else activity.use
+
+
+import pages  # noqa: E402, F401 - it needs the streams above

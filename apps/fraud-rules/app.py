@@ -32,3 +32,6 @@ async def live() -> None:
     """Customers of our own, so that there is something to see; without them: `--only judge …`."""
     for record in town.due():
         streams[type(record)].publish(record).ignore()
+
+
+import pages  # noqa: E402, F401 - it needs the streams above

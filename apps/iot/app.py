@@ -127,3 +127,6 @@ async def live() -> None:
         streams[type(record)].publish(record).ignore()
         if number % 1000 == 999:
             await asyncio.sleep(0)
+
+
+import pages  # noqa: E402, F401 - it needs the streams above

@@ -75,3 +75,5 @@ app.sql_pipeline(
     where=BOOKED,
     watermark=BOOKS_OPEN,
 )
+
+import pages  # noqa: E402, F401 - it needs the streams above

@@ -146,7 +146,7 @@ def _environment(settings: Settings) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("HEADRACE_") or name == "HEADRACE_CACHE"
+        if not name.startswith("HEADRACE_") or name in ("HEADRACE_CACHE", "HEADRACE_CONSOLE")
     }
     return {**kept, "HEADRACE_PROJECT": str(settings.root), "HEADRACE_HTTP_PORT": "0", "COLUMNS": "200"}
 
@@ -344,19 +344,3 @@ def test_consumers_added_later_have_all_that_was_once(
     with run_pipelines(history.location_history):  # goes on where it was: nothing is missing, nothing comes twice
         wait_until(lambda: "Oslo" in {row["place"] for row in rows()}, what="one more")
     assert len(rows()) == there + 1
-
-
-@pytest.mark.broker
-def test_live_map_shows_a_use_as_it_comes(
-    decided: str, cards: SimpleNamespace, run_services: Callable[..., Any]
-) -> None:
-    tokyo = use(cards, "m-1", "Tokyo", timedelta(0), card="on-the-map")
-    with run_services(cards.live_map.live_map) as running_map:
-        with urlopen(f"{running_map.address}/map") as answer:
-            assert "/map/uses" in answer.read().decode()
-        with urlopen(f"{running_map.address}/map/uses", timeout=20) as events:
-            wait_until(lambda: cards.live_map.pages, what="the page")
-            cards.app.activity.publish(_believed(cards, tokyo)).result()
-            lines = iter(events.readline, b"")
-            data = next(line for line in lines if line.startswith(b"data:") and b"on-the-map" in line)
-    assert json.loads(data.removeprefix(b"data:"))["use"]["place"] == "Tokyo"
