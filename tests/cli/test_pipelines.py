@@ -88,17 +88,16 @@ def records(shop: Path, stream: str) -> list[dict[str, Any]]:
         return [json.loads(message.value) for message in messages]
 
 
-def test_run_only_status_group_stop_and_fresh(shop: Path) -> None:
+def test_run_only_status_group_pause_stop_and_fresh(shop: Path) -> None:
+    def shown(state: str) -> Any:
+        found = run_headrace("status", "-o", "json", cwd=shop).json
+        told = [each for process in found for each in process.get("pipelines", ())]
+        each = next((each for each in told if each["name"] == "large"), None)
+        return each if each and each["state"] == state else None
+
     with started(shop, "run", "app.py", "--only", "large"):
         wait_until(lambda: {each["purchase"] for each in records(shop, "alerts")} == LARGE, timeout_s=120)
-
-        def shown() -> Any:
-            found = run_headrace("status", "-o", "json", cwd=shop).json
-            told = [each for process in found for each in process.get("pipelines", ())]
-            each = next((each for each in told if each["name"] == "large"), None)
-            return each if each and each["state"] == "running" else None
-
-        assert wait_until(shown, timeout_s=30)["restarts"] == 0
+        assert wait_until(lambda: shown("running"), timeout_s=30)["restarts"] == 0
         twice = run_headrace("run", "app.py", "--only", "large", cwd=shop)
         assert "is running already" in twice.err
         assert twice.code != 0
@@ -108,10 +107,23 @@ def test_run_only_status_group_stop_and_fresh(shop: Path) -> None:
             return described.code == 0 and described.json
 
         assert wait_until(lag, timeout_s=30)
+        assert run_headrace("pipeline", "pause", "app.py", "large", "-o", "json", cwd=shop).json == {
+            "pipeline": "large",
+            "wanted": "paused",
+        }
+        wait_until(lambda: shown("paused"), timeout_s=30)
     before = len(records(shop, "alerts"))
     assert before == len(LARGE)
     with started(shop, "run", "app.py", "--only", "large", "--fresh"):
+        wait_until(lambda: shown("paused"), timeout_s=60)
+        assert len(records(shop, "alerts")) == before
+        assert run_headrace("pipeline", "resume", "app.py", "large", cwd=shop).out == "Pipeline large goes on.\n"
         wait_until(lambda: len(records(shop, "alerts")) == 2 * before, timeout_s=120)
+
+
+def test_pause_of_what_cannot_be_paused_says_why(shop: Path) -> None:
+    assert "works once" in run_headrace("pipeline", "pause", "app.py", "huge", cwd=shop).complaint(2)
+    assert "It has: large, huge" in run_headrace("pipeline", "restart", "app.py", "lrge", cwd=shop).complaint(4)
 
 
 def test_run_unknown_pipeline_is_refused(shop: Path) -> None:
