@@ -186,8 +186,8 @@ def _compare(old: Schema, new: Schema, path: str) -> list[str]:
         lost = [value for value in old["enum"] if value not in new["enum"]]
         texts = [f"{where} may now be {value!r}, which old readers refuse" for value in gained]
         return texts + [f"{where} may no longer be {value!r}, which old records hold" for value in lost]
-    if _kind(old) != _kind(new):
-        return [f"{where} changes from {_kind(old)} to {_kind(new)}"]
+    if kind_of(old) != kind_of(new):
+        return [f"{where} changes from {kind_of(old)} to {kind_of(new)}"]
     if old.get("type") == "array" and "prefixItems" not in old:
         return _compare(old.get("items", {}), new.get("items", {}), f"{path}[]")
     if old.get("type") == "array":
@@ -225,10 +225,10 @@ def _compare_fields(old: Schema, new: Schema, path: str) -> list[str]:
 
 
 def _options(schema: Schema) -> dict[str, Schema]:
-    return {_kind(option): option for option in schema.get("anyOf", [schema])}
+    return {kind_of(option): option for option in schema.get("anyOf", [schema])}
 
 
-def _kind(schema: Schema) -> str:
+def kind_of(schema: Schema) -> str:
     """What a schema is, in a word a user knows."""
     if "anyOf" in schema:
         return " or ".join(_options(schema))
@@ -246,4 +246,4 @@ def _kind(schema: Schema) -> str:
     return str(kind) if kind else "anything"
 
 
-__all__ = ["BYTES_SCHEMA", "Schema", "differences", "schema_of", "type_of"]
+__all__ = ["BYTES_SCHEMA", "Schema", "differences", "kind_of", "schema_of", "type_of"]

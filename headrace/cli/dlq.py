@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,10 +21,11 @@ from headrace.cli._output import (
     show_rows,
     tell,
 )
+from headrace.errors import NotFoundError, SettingsError
 from headrace.log.deadletter import DeadLetter, DeadLetterBox, Filter
 from headrace.log.stream import DEAD_LETTER_SUFFIX
 
-commands = typer.Typer(help="Dead letters: list, show, replay, drop.", no_args_is_help=True)
+commands = typer.Typer(help="Dead letters: list, show, replay, resend, drop.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="STREAM", help="The stream the letters came from.")]
 Element = Annotated[str | None, typer.Option(help="Only letters of this element.")]
@@ -116,6 +119,26 @@ def replay(
 
 
 @commands.command()
+def resend(
+    context: typer.Context,
+    name: Name,
+    id: Annotated[str, typer.Argument(metavar="ID", help="The letter's id, as listed.")],
+    value: Annotated[str | None, typer.Option(help="The corrected record.")] = None,
+    file: Annotated[Path | None, typer.Option(help="A file that holds it; - is standard input.")] = None,
+    key: Annotated[str | None, typer.Option(help="Its key; else the record's own.")] = None,
+    output: Output = Format.TEXT,
+) -> None:
+    """Send one dead letter with other bytes, checked against the stream's schema."""
+    if (value is None) == (file is None):
+        raise SettingsError("The corrected record is missing.", remedy="Give either --value or --file.")
+    ack = _box(context, name).resend(id, value.encode() if value is not None else _content(file), key=key)
+    if output is Format.JSON:
+        show_json({"resent": id, "partition": ack.partition, "offset": ack.offset})
+    else:
+        say(f"Dead letter {id} resent: it is {name}/{ack.partition}/{ack.offset} now.")
+
+
+@commands.command()
 def drop(
     context: typer.Context,
     name: Name,
@@ -138,6 +161,14 @@ def drop(
     if letters and not yes:
         confirm(f"Drop {say_count(len(letters), 'dead letter')} of {name}?")
     _tell_count(box.drop(which), "dropped", output)
+
+
+def _content(file: Path | None) -> bytes:
+    try:
+        content = sys.stdin.buffer.read() if file is None or str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        raise NotFoundError(f"{file} cannot be read: {error.strerror}.", remedy="Check its name.") from None
+    return content.rstrip(b"\r\n")  # an editor's last line break is no part of the record
 
 
 def _box(context: typer.Context, name: str) -> DeadLetterBox:

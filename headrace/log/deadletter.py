@@ -1,21 +1,27 @@
 """Dead letters: records that could not be processed, kept as they were, with the reason.
 
-The dead letters of a stream are in `<stream>.dlq`. What was done about one, replayed or dropped, is a mark
+The dead letters of a stream are in `<stream>.dlq`. What was done about one, replayed, resent or dropped, is a mark
 in `headrace.checkpoints`; a marked letter is not shown or replayed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import re
+from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError, NotFoundError, RecordError
 from headrace.log.ack import Ack
 from headrace.log.message import REPLAY_HEADER, Message
+from headrace.log.offsets import Start
 from headrace.log.stream import DEAD_LETTER_SUFFIX, Stream
 from headrace.records import Record
 
@@ -26,6 +32,12 @@ PREFIX = "__headrace.errors."
 _RETENTION = timedelta(days=30)
 _MAX_BYTES = 64 * 1024**2
 _MESSAGE_MAX = 4000
+_BATCH = 1000  # letters in memory at a time
+_HEAD_BYTES = 1000
+_ID = re.compile(r"0/(\d{1,18})")
+# What differs between two messages of one cause: numbers, times, and names with a digit in them.
+_PARTICULAR = re.compile(r"[\w.:+-]*\d[\w.:+-]*")
+_CAUSES_MAX = 200
 
 
 class Checkpoint(Record):
@@ -75,6 +87,7 @@ class Filter:
     contains: str | None = None
     key: str | None = None
     ids: tuple[str, ...] = ()
+    cause: str | None = None  # the message of a `Cause`
 
     def fits(self, letter: DeadLetter) -> bool:
         return (
@@ -83,7 +96,31 @@ class Filter:
             and (self.contains is None or self.contains.lower() in letter.message.lower())
             and (self.key is None or (letter.key or b"").decode(errors="replace") == self.key)
             and (not self.ids or letter.id in self.ids)
+            and (self.cause is None or without_numbers(letter.message) == self.cause)
         )
+
+
+class Cause(Record):
+    """Letters that died of the same: element, stage, kind, and message but for the numbers in it.
+
+    Beyond some hundred messages, the rest of an element's is one cause without a message.
+    """
+
+    element: str
+    stage: str
+    kind: str
+    message: str
+    count: int
+    oldest: str
+    newest: str
+
+
+class Overview(Record):
+    """All open letters by cause, the most frequent first; the newest of them with the beginning of their bytes."""
+
+    total: int
+    causes: list[Cause]
+    newest: list[DeadLetter]
 
 
 def stream_of(name: str) -> Stream[bytes]:
@@ -185,17 +222,50 @@ class DeadLetterBox:
         self._clock = clock or SystemClock()
 
     def letters(self, which: Filter | None = None) -> Iterator[DeadLetter]:
-        """The letters nothing has been done about, oldest first."""
+        """The letters nothing has been done about, oldest first; named ones are read directly."""
         which = which or Filter()
         marked = self._marked()
         try:
-            with self._site.consumer(self._letters, until="end") as messages:
+            start, last = self._range(which.ids)
+            with self._site.consumer(self._letters, start=start, until="end") as messages:
                 for message in messages:
+                    if last is not None and message.offset > last:
+                        return
                     letter = _read(message, self.stream)
                     if letter.id not in marked and which.fits(letter):
                         yield letter
         except NotFoundError:  # no letter was ever written
             return
+
+    def _range(self, ids: tuple[str, ...]) -> tuple[Start, int | None]:
+        """Where the first of these letters is, or would be, and the last; all of them are in one partition."""
+        partitions = self._site.admin().describe(self._letters.name).partitions if ids else []
+        if len(partitions) != 1:
+            return "earliest", None
+        offsets = [int(match[1]) for id in ids if (match := _ID.fullmatch(id))] or [0]
+        (only,) = partitions
+        return {0: min(max(min(offsets), only.first_offset), only.end_offset)}, max(offsets)
+
+    def overview(self, newest: int = 500) -> Overview:
+        """All open letters counted by cause, and the newest of them; bounded in memory, not in time."""
+        counted: dict[tuple[str, str, str, str], list[Any]] = {}
+        heads: deque[DeadLetter] = deque(maxlen=newest)
+        for letter in self.letters():
+            about = (letter.element, letter.stage, letter.kind, without_numbers(letter.message))
+            if about not in counted and len(counted) >= _CAUSES_MAX:
+                about = (*about[:3], "")
+            found = counted.setdefault(about, [0, letter.at, letter.at])
+            found[0] += 1
+            found[2] = letter.at
+            heads.append(
+                msgspec.structs.replace(letter, value=letter.value[:_HEAD_BYTES]) if letter.value else letter
+            )
+        causes = [Cause(*about, *numbers) for about, numbers in counted.items()]
+        return Overview(
+            total=sum(cause.count for cause in causes),
+            causes=sorted(causes, key=lambda cause: -cause.count),
+            newest=list(reversed(heads)),
+        )
 
     def letter(self, id: str) -> DeadLetter:
         for letter in self.letters(Filter(ids=(id,))):
@@ -212,12 +282,46 @@ class DeadLetterBox:
         changes nothing for readers that know their ids. Bytes that never were a record are checked against
         the stream's schema as it is now; what still does not fit stays a dead letter.
         """
-        letters = list(self.letters(which))
-        sent = [(letter, ack) for letter in letters if (ack := self._send(letter)) is not None]
-        for _, ack in sent:
-            ack.result()
-        self._mark([letter for letter, _ in sent], "replayed")
-        return len(sent)
+        count = 0
+        for letters in _batches(self.letters(which)):
+            sent = [(letter, ack) for letter in letters if (ack := self._send(letter)) is not None]
+            for _, ack in sent:
+                ack.result()
+            self._mark([letter for letter, _ in sent], "replayed")
+            count += len(sent)
+        return count
+
+    def resend(self, id: str, value: bytes, *, key: str | bytes | None = None) -> Ack:
+        """Send a letter with other bytes, mark it, and return where it is now in the stream.
+
+        The bytes are checked against the stream's schema first: DecodeError names the field that does not fit, and
+        the letter stays. Like a replay it is for the element it failed in alone; bytes that never were a record
+        are for all readers. It keeps its headers, but its id is the original's with `/corrected` at its end: a
+        reader that knows the original by its id does not take the corrected one for the same. The key, unless
+        given, is the corrected record's own; in a stream without a key field, the letter's.
+        """
+        letter = self.letter(id)
+        record = self._typed.codec.decode(value)
+        if key is None:
+            key = self._typed.codec.key(record) if self._typed.key else letter.key
+        producer = self._site.shared_producer()
+        if letter.offset is None:
+            ack = producer.send(self._typed, value, key=key, id=f"{self._letters.name}/{letter.id}/corrected")
+        else:
+            key = key.encode() if isinstance(key, str) else key
+            ack = producer.send_raw(
+                self._bytes,
+                value,
+                key=key,
+                partition=_partition(letter, key),
+                headers=[
+                    (name, (text or b"") + b"/corrected" if name == "ce_id" else text)
+                    for name, text in _replay_headers(letter)
+                ],
+            )
+        ack.result()
+        self._mark([letter], "resent")
+        return ack
 
     def _send(self, letter: DeadLetter) -> Ack | None:
         producer = self._site.shared_producer()
@@ -226,7 +330,7 @@ class DeadLetterBox:
                 self._bytes,
                 letter.value,
                 key=letter.key,
-                partition=-1 if letter.key is not None or letter.partition is None else letter.partition,
+                partition=_partition(letter, letter.key),
                 headers=_replay_headers(letter),
             )
         try:
@@ -244,9 +348,11 @@ class DeadLetterBox:
 
     def drop(self, which: Filter | None = None) -> int:
         """Mark letters as done without sending them; their bytes stay until retention takes them."""
-        letters = list(self.letters(which))
-        self._mark(letters, "dropped")
-        return len(letters)
+        count = 0
+        for letters in _batches(self.letters(which)):
+            self._mark(letters, "dropped")
+            count += len(letters)
+        return count
 
     def _marked(self) -> set[str]:
         try:
@@ -259,10 +365,15 @@ class DeadLetterBox:
         except NotFoundError:
             return set()
 
+    @cached_property
+    def _may_mark(self) -> bool:
+        self._site.admin().ensure(checkpoints_stream)
+        return True
+
     def _mark(self, letters: list[DeadLetter], action: str) -> None:
         if not letters:
             return
-        self._site.admin().ensure(checkpoints_stream)
+        _ = self._may_mark
         producer = self._site.shared_producer()
         acks = [
             producer.send(
@@ -275,6 +386,25 @@ class DeadLetterBox:
         ]
         for ack in acks:
             ack.result()
+
+
+def _batches(letters: Iterable[DeadLetter]) -> Iterator[list[DeadLetter]]:
+    left = iter(letters)
+    while batch := list(itertools.islice(left, _BATCH)):
+        yield batch
+
+
+def _partition(letter: DeadLetter, key: bytes | None) -> int:
+    return -1 if key is not None or letter.partition is None else letter.partition
+
+
+def without_numbers(message: str) -> str:
+    """A message without what differs between two of one cause.
+
+    >>> without_numbers("Purchase: the value is not JSON (invalid character (byte 4)).")
+    'Purchase: the value is not JSON (invalid character (byte …)).'
+    """
+    return _PARTICULAR.sub("…", message)
 
 
 def _read(message: Message[bytes], stream: str) -> DeadLetter:

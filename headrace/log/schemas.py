@@ -8,6 +8,9 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from headrace._json_schema import Schema, kind_of
 from headrace.clock import Clock, SystemClock
 from headrace.errors import NotFoundError, SchemaError
 from headrace.log.consumer import Consumer
@@ -148,3 +151,57 @@ def check(stream: Stream[Any], versions: list[SchemaVersion]) -> None:
             stream=stream.name,
             differences=found,
         )
+
+
+def changes(old: SchemaVersion, new: SchemaVersion) -> list[str]:
+    """What differs between two versions, in words; unlike `check`, also what breaks nobody."""
+    found = []
+    if old.key != new.key:
+        found.append(f"the key changes from {'|'.join(old.key) or 'none'} to {'|'.join(new.key) or 'none'}")
+    if old.time != new.time:
+        found.append(f"the event time changes from {old.time or 'none'} to {new.time or 'none'}")
+    before, after = old.record.get("title"), new.record.get("title")
+    if before != after:
+        found.append(f"the record is called {after} instead of {before}")
+    return found + _changes(old.record, new.record, "")
+
+
+def _changes(old: Schema, new: Schema, path: str) -> list[str]:
+    where = f"field {path!r}" if path else "the value"
+    if kind_of(old) != kind_of(new):
+        return [f"{where} changes from {kind_of(old)} to {kind_of(new)}"]
+    found = []
+    if "anyOf" in old:
+        before, after = ({kind_of(option): option for option in each["anyOf"]} for each in (old, new))
+        for kind in before:
+            found += _changes(before[kind], after[kind], path)
+    if "enum" in old:
+        found += [f"{where} may now be {value!r}" for value in new["enum"] if value not in old["enum"]]
+        found += [f"{where} may no longer be {value!r}" for value in old["enum"] if value not in new["enum"]]
+    for name in dict.fromkeys([*old.get("properties", {}), *new.get("properties", {})]):
+        found += _field_changes(old, new, name, f"{path}.{name}" if path else name)
+    if isinstance(old.get("items"), dict) and isinstance(new.get("items"), dict):
+        found += _changes(old["items"], new["items"], f"{path}[]")
+    if isinstance(old.get("additionalProperties"), dict) and isinstance(new.get("additionalProperties"), dict):
+        found += _changes(old["additionalProperties"], new["additionalProperties"], f"{path}{{}}")
+    if old.get("prefixItems") != new.get("prefixItems"):
+        found.append(f"{where} changes the types in it")
+    return found
+
+
+def _field_changes(old: Schema, new: Schema, name: str, path: str) -> list[str]:
+    before, after = old["properties"].get(name), new["properties"].get(name)
+    if before is None:
+        return [f"field {path!r} is added: {kind_of(after)}{_say_default(new, name)}"]
+    if after is None:
+        return [f"field {path!r} is removed: {kind_of(before)}{_say_default(old, name)}"]
+    found = []
+    if (told := _say_default(new, name)) != _say_default(old, name):
+        found.append(f"field {path!r} is now {told.removeprefix(', ')}")
+    return found + _changes(before, after, path)
+
+
+def _say_default(schema: Schema, name: str) -> str:
+    if "default" in schema["properties"][name]:
+        return f", {msgspec.json.encode(schema['properties'][name]['default']).decode()} if it is left out"
+    return ", required" if name in schema.get("required", ()) else ", optional"

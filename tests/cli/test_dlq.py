@@ -1,8 +1,10 @@
-"""`headrace dlq`: list, show, replay, drop."""
+"""`headrace dlq`: list, show, replay, resend, drop."""
 
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +96,28 @@ def test_dlq_replay_letters_go_back_once_with_their_id(run: Run, three: hr.Strea
     assert [record["headers"]["ce_id"] for record in records] == ["p-7", "p-7"]
     assert sorted(record["headers"].get("__headrace.replay", "") for record in records) == ["", "scorer"]
     assert [letter["id"] for letter in run("dlq", "list", three.name, "-o", "json").json] == ["0/0", "0/1"]
+
+
+def test_dlq_resend_corrected_letter_goes_back_and_is_done(
+    run: Run, three: hr.Stream[Purchase], line: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / "fixed.json").write_text(line(customer="ann", id="p-7") + "\n")
+
+    refused = run("dlq", "resend", three.name, "0/2", "--value", "{}")
+    done = run("dlq", "resend", three.name, "0/2", "--file", "fixed.json", "-o", "json").json
+    assert (refused.code, refused.err) == (3, "headrace: Purchase: field 'id' is missing.\n")
+    assert done["resent"] == "0/2"
+    text = run("dlq", "resend", three.name, "0/1", "--file", "-", "--key", "eve", stdin=line()).text
+    assert text.startswith(f"Dead letter 0/1 resent: it is {three.name}/")
+    records = run("consume", three.name, "-o", "json").json_lines
+    assert sorted((record["key"], record["headers"].get("ce_id")) for record in records) == [
+        ("ann", "p-7"),
+        ("ann", "p-7/corrected"),
+        ("eve", f"{three.name}.dlq/0/1/corrected"),
+    ]
+    assert [letter["id"] for letter in run("dlq", "list", three.name, "-o", "json").json] == ["0/0"]
+    assert "Give either --value or --file" in run("dlq", "resend", three.name, "0/0").complaint(2)
+    assert "cannot be read" in run("dlq", "resend", three.name, "0/0", "--file", "none").complaint(4)
 
 
 def test_dlq_drop_confirmed_declares_letters_done(run: Run, three: hr.Stream[Purchase]) -> None:

@@ -235,6 +235,7 @@ def test_letters_are_listed_with_where_they_came_from_and_why(
         (Filter(key="carl"), ["carl"]),
         (Filter(ids=("0/0", "0/2")), ["ann", "carl"]),
         (Filter(element="shipping", key="ann"), []),
+        (Filter(cause="no price for bob"), ["bob"]),
     ],
 )
 def test_filter_chooses_letters_by_all_its_parts(which: Filter, expected: list[str]) -> None:
@@ -358,6 +359,113 @@ def test_replay_that_fails_again_is_a_new_letter_and_can_be_replayed_again(
     last = [each for each in read(headrace_app, orders) if "__headrace.replay" in each.headers][-1]
     assert [name for name, _ in last.raw_headers].count("__headrace.replay") == 1
     assert (last.headers["__headrace.replay"], last.id) == ("shipping", "id-bob")
+
+
+# Correcting.
+
+
+def test_resend_sends_other_bytes_once_with_an_id_of_their_own(
+    headrace_app: hr.App, orders: hr.Stream[Any]
+) -> None:
+    fail(headrace_app, orders, "pricing", "ann", "bob")
+    letters = {letter.key: letter for letter in open_letters(headrace_app, orders)}
+    value = b'{"name": "bert", "n": 8}'
+
+    ack = box(headrace_app, orders).resend(letters[b"bob"].id, value)
+
+    (sent,) = [each for each in read(headrace_app, orders) if each.id == "id-bob/corrected"]
+    assert (sent.value, sent.key, sent.headers["__headrace.replay"]) == (value, "bert", "pricing")
+    assert (sent.partition, sent.offset) == (ack.partition, ack.offset)
+    assert sent.headers["ce_type"] == "Keyed"
+    assert [letter.key for letter in open_letters(headrace_app, orders)] == [b"ann"]
+    with pytest.raises(NotFoundError, match="has no open dead letter"):
+        box(headrace_app, orders).resend(letters[b"bob"].id, value)
+    ack = box(headrace_app, orders).resend(letters[b"ann"].id, value, key="elsewhere")
+    assert [each.id for each in read(headrace_app, orders) if each.key == "elsewhere"] == ["id-ann/corrected"]
+
+
+def test_resend_of_what_does_not_fit_names_the_field_and_leaves_the_letter(
+    headrace_app: hr.App, orders: hr.Stream[Any]
+) -> None:
+    fail(headrace_app, orders, "pricing", "bob")
+    for value, field in ((b'{"name": "bob", "n": "x"}', "n"), (b"no", "")):
+        with pytest.raises(DecodeError) as raised:
+            box(headrace_app, orders).resend("0/0", value)
+        assert raised.value.field == field
+    assert len(read(headrace_app, orders)) == 3
+    assert len(open_letters(headrace_app, orders)) == 1
+    # A stream without a schema takes any bytes, under the letter's key.
+    raw = headrace_app.stream(f"{orders.name}-raw", bytes, partitions=3)
+    raw.create()
+    with headrace_app.producer() as producer:
+        producer.send(raw, b"x", key=b"\xff")
+    (message,) = read(headrace_app, raw)
+    DeadLetters(headrace_app.site, "till").write(message, ValueError("no"), stage="handle")
+    box(headrace_app, raw).resend("0/0", b"\xfe")
+    _, again = read(headrace_app, raw)
+    assert (again.key_bytes, again.value, again.id) == (
+        b"\xff",
+        b"\xfe",
+        f"{raw.name}/{message.partition}/0/corrected",
+    )
+
+
+def test_resend_of_bytes_that_never_became_a_record_is_for_everyone(headrace_app: hr.App, make: Make) -> None:
+    stream = make(Keyed, key="name")
+    error = DecodeError("Keyed: field 'name' is missing.", field="name")
+    DeadLetters(headrace_app.site, "produce").write_bytes(stream.name, b"{}", error, stage="decode")
+    box(headrace_app, stream).resend("0/0", b'{"name": "ann"}')
+    (message,) = read(headrace_app, stream)
+    assert (message.key, message.id) == ("ann", f"{stream.name}.dlq/0/0/corrected")
+    assert "__headrace.replay" not in message.headers
+    assert open_letters(headrace_app, stream) == []
+
+
+# Many of them.
+
+
+def test_overview_counts_by_cause_and_keeps_the_newest_in_part(
+    headrace_app: hr.App, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = make(Event, partitions=1)
+    send(headrace_app, stream, *range(30))
+    letters = DeadLetters(headrace_app.site, "pricing")
+    for message in read(headrace_app, stream):
+        n = message.record.n
+        error: Exception = KeyError("zone") if n % 3 == 0 else ValueError(f"no price for order-{n} at {n}.5")
+        letters.write_read(stream.name, 0, n, key=None, value=b"x" * 5000, headers=[], error=error, stage="handle")
+    box(headrace_app, stream).drop(Filter(ids=("0/0", "0/29")))
+
+    found = box(headrace_app, stream).overview(newest=3)
+
+    assert [(cause.kind, cause.message, cause.count) for cause in found.causes] == [
+        ("ValueError", "no price for … at …", 19),
+        ("KeyError", "'zone'", 9),
+    ]
+    assert found.total == 28
+    assert [letter.id for letter in found.newest] == ["0/28", "0/27", "0/26"]
+    assert {len(letter.value or b"") for letter in found.newest} == {1000}
+    assert len(box(headrace_app, stream).letter("0/28").value or b"") == 5000
+    assert box(headrace_app, stream).drop(Filter(cause="no price for … at …")) == 19
+
+    monkeypatch.setattr("headrace.log.deadletter._CAUSES_MAX", 0)
+    assert [(each.message, each.count) for each in box(headrace_app, stream).overview().causes] == [("", 9)]
+
+
+def test_replay_of_more_letters_than_a_batch_sends_each_once(
+    headrace_app: hr.App, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.log.deadletter._BATCH", 7)
+    stream = make(Event, partitions=1)
+    send(headrace_app, stream, *range(20))
+    letters = DeadLetters(headrace_app.site, "pricing")
+    for message in read(headrace_app, stream):
+        letters.write(message, ValueError("no"), stage="handle")
+    assert box(headrace_app, stream).replay(Filter(ids=tuple(f"0/{n}" for n in range(3, 18)))) == 15
+    replayed = [message.record.n for message in read(headrace_app, stream)[20:]]
+    assert replayed == list(range(3, 18))
+    assert box(headrace_app, stream).drop() == 5
+    assert open_letters(headrace_app, stream, Filter(ids=("0/0", "none", "9/9"))) == []
 
 
 def test_drop_marks_letters_and_sends_nothing(headrace_app: hr.App, orders: hr.Stream[Any]) -> None:

@@ -1,15 +1,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Literal
 
 import msgspec
 import pytest
 
 import headrace as hr
 from headrace.errors import NotFoundError, SchemaError
-from headrace.log.schemas import Schemas, SchemaVersion, schemas_stream
+from headrace.log.schemas import Schemas, SchemaVersion, changes, schemas_stream
 
 pytestmark = pytest.mark.broker
 
@@ -185,3 +185,49 @@ def test_stream_of_bytes_has_no_schema(headrace_app: hr.App, make: Callable[...,
     stream = make(bytes)
     assert headrace_app.site.schemas.of(stream.name) == []
     assert headrace_app.site.admin().stream(stream.name).record_type is bytes
+
+
+# What differs, in words.
+
+
+class First(hr.Record):
+    id: str
+    amount: float
+    size: Literal["small", "large"]
+    lines: list[Purchase]
+    note: str | None = None
+
+
+class Second(hr.Record):
+    id: str
+    size: Literal["large", "huge"]
+    lines: list[PurchaseWithNote]
+    note: str | None = "-"
+    at: datetime | None = None
+    amount: int = 0
+
+
+def version(number: int, record_type: type, **about: Any) -> SchemaVersion:
+    stream = hr.Stream("orders", record_type, **about)
+    at = datetime(2026, 1, number, tzinfo=UTC)
+    return SchemaVersion(stream="orders", version=number, at=at, **stream.schema)
+
+
+def test_changes_between_two_versions_are_told_in_words() -> None:
+    old, new = version(1, First, key=("id",)), version(2, Second, key=("id", "amount"), time="at")
+
+    assert changes(old, old) == []
+    assert changes(old, new) == [
+        "the key changes from id to id|amount",
+        "the event time changes from none to at",
+        "the record is called Second instead of First",
+        "field 'amount' is now 0 if it is left out",
+        "field 'amount' changes from number to integer",
+        "field 'size' may now be 'huge'",
+        "field 'size' may no longer be 'small'",
+        "field 'lines[].note' is added: string or null, null if it is left out",
+        "field 'lines[].pair' is added: a tuple, [1,2] if it is left out",
+        "field 'note' is now \"-\" if it is left out",
+        "field 'at' is added: date-time or null, null if it is left out",
+    ]
+    assert "field 'at' is removed: date-time or null, null if it is left out" in changes(new, old)
