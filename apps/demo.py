@@ -1,8 +1,8 @@
 """The first look: two applications with live traffic on a real log and a real Spark, and nothing left behind.
 
 Starts a log in a folder of its own, `cards` with its terminals, and `fraud-rules` with its customers, each with a
-console and a page of its own there. Shows what they find and how long it takes. Ctrl-C stops everything and removes
-the folder.
+console and a page of its own there. Shows what they find and how long it takes. Ctrl-C stops everything and
+removes the folder.
 """
 
 import argparse

@@ -22,9 +22,9 @@ def charted_alerts() -> None:
         with hr.ui.card("Alerts"):
             hr.ui.table(
                 alerts,
-                columns=["at", "rule", "customer", "amount", "city"],
+                columns=["at", "rule", "city", "amount", "customer"],
                 keep=15,
                 color=lambda alert: COLORS[alert.rule],
             )
         with hr.ui.card("Where"):
-            hr.ui.bars(alerts, x="city", by="rule", last="10 minutes", keep=12, colors=COLORS, height="26rem")
+            hr.ui.bars(alerts, x="city", by="rule", last="10 minutes", keep=12, colors=COLORS, height="25rem")

@@ -26,37 +26,37 @@ def live_fleet() -> None:
         hr.ui.counter(recovery, "steps to recover", where=lambda step: step.number == 1)
     with hr.ui.card("Anomalies: how far from usual, by the version of the model that says so"):
         hr.ui.line(anomalies, y="score", by=lambda each: f"version {each.version}", last="5 minutes")
-    with hr.ui.row():
-        with hr.ui.card("Devices: red are those with an anomaly in the last seconds"):
-            hr.ui.table(
-                devices,
-                columns={
-                    "device": "device",
-                    "°C": "temperature",
-                    "cpu %": "cpu",
-                    "memory %": "memory",
-                    "disk MB/s": "disk_io",
-                    "disk ms": "disk_latency",
-                    "network MB/s": "network_io",
-                    "score": lambda reading: score(reading) or None,
-                },
-                sort=lambda reading: (-score(reading), reading.device),
-                color=lambda reading: "red" if score(reading) else None,
-            )
-        with hr.ui.card("What was done"):
-            hr.ui.table(recovery, columns=["at", "device", "action"], keep=20)
-    with hr.ui.card("Versions of the model"):
+    with hr.ui.card("Devices; red: an anomaly in the last seconds"):
         hr.ui.table(
-            app.streams["models"],
+            devices,
             columns={
-                "version": "version",
-                "by": "by",
-                "at": "at",
-                "readings": lambda version: version.trained.rows if version.trained else None,
-                "took": lambda version: timedelta(seconds=version.trained.seconds) if version.trained else None,
-                "usual": lambda version: version.metrics.get("usual"),
+                "device": "device",
+                "°C": "temperature",
+                "cpu %": "cpu",
+                "memory %": "memory",
+                "disk MB/s": "disk_io",
+                "disk ms": "disk_latency",
+                "network MB/s": "network_io",
+                "score": lambda reading: score(reading) or None,
             },
-            sort="version",
-            descending=True,
-            keep=8,
+            sort=lambda reading: (-score(reading), reading.device),
+            color=lambda reading: "red" if score(reading) else None,
+            keep=12,
         )
+    with hr.ui.row():
+        with hr.ui.card("What was done"):
+            hr.ui.table(recovery, columns=["at", "device", "action"], keep=8)
+        with hr.ui.card("Versions of the model"):
+            hr.ui.table(
+                app.streams["models"],
+                columns={
+                    "version": "version",
+                    "by": "by",
+                    "at": "at",
+                    "readings": lambda version: version.trained.rows if version.trained else None,
+                    "usual": lambda version: version.metrics.get("usual"),
+                },
+                sort="version",
+                descending=True,
+                keep=8,
+            )

@@ -38,7 +38,7 @@ def live_figures() -> None:
                     "country": "country",
                     "sold": "purchases",
                     "amount": "amount",
-                    "is": state,
+                    "state": state,
                 },
                 where=lambda figure: not figure.late,
                 sort="minute",

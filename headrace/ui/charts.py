@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from zlib import crc32
 
 from nicegui import ui
 
@@ -15,7 +16,10 @@ SERIES = 12  # more can not be told apart
 
 def chart(x: dict[str, Any], *, height: str, animated: bool) -> ui.echart:
     """An empty chart. Names and numbers of records are values in its options, never keys: those might be code."""
-    axis = {"axisLine": {"lineStyle": {"color": RULE}}, "axisLabel": {"color": INK, "fontSize": 11}}
+    axis = {
+        "axisLine": {"lineStyle": {"color": RULE}},
+        "axisLabel": {"color": INK, "fontSize": 11, "hideOverlap": True},
+    }
     return (
         ui.echart(
             {
@@ -46,7 +50,10 @@ def chart(x: dict[str, Any], *, height: str, animated: bool) -> ui.echart:
 
 
 class Paint:
-    """Gives each name a colour, always the same: the one that was asked for, or the next."""
+    """Gives each name a colour: the one that was asked for, or one that goes by the name and is still free.
+
+    So a name has one colour in all charts of a page, and for all visitors, whichever came first.
+    """
 
     def __init__(self, colors: Mapping[str, str] | None) -> None:
         self._given = {name: color_of(color) for name, color in (colors or {}).items()}
@@ -55,7 +62,12 @@ class Paint:
     def of(self, name: str) -> str:
         if name in self._given:
             return self._given[name]
-        return self._taken.setdefault(name, PALETTE[len(self._taken) % len(PALETTE)])
+        if name not in self._taken:
+            first = crc32(name.encode()) % len(PALETTE) if name else 0
+            turned = PALETTE[first:] + PALETTE[:first]
+            free = [each for each in turned if each not in self._taken.values()]
+            self._taken[name] = (free or turned)[0]
+        return self._taken[name]
 
 
 def color_of(color: str) -> str:

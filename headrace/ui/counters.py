@@ -65,7 +65,7 @@ class Counter(Following):
         passed = (self._sum - before) / (now - then) if now > then else 0.0
         about = "≈ " if self.feed.one_of >= 1.05 and (self._where or self._value) else ""
         self._total.set_text(f"{about}{say_number(self._sum)}")
-        self._rate.set_text(f"{say_number(round(passed, 1))} a second")
+        self._rate.set_text(f"{passed:,.{0 if passed >= 100 or not passed else 1}f} a second")
 
     def _counted(self, record: Any) -> float:
         if self._where is not None:

@@ -79,8 +79,10 @@ def say(value: Any) -> str:
         return "yes" if value else "no"
     if isinstance(value, Enum):
         value = value.value
-    if isinstance(value, float | Decimal):
-        return say_number(value)
+    if isinstance(value, Decimal):
+        return _say_decimal(value)
+    if isinstance(value, float):
+        return f"{value:,.2f}" if 1 <= abs(value) < 10_000 else say_number(value)
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, datetime):
@@ -97,12 +99,20 @@ def say(value: Any) -> str:
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 1]}…"
 
 
-def say_number(value: float | Decimal) -> str:
-    """With three digits or two decimals, whichever is more."""
-    size = abs(float(value))
+def say_number(value: float) -> str:
+    """A figure: as many decimals as help, none if it has none."""
+    if not isfinite(value):
+        return str(value)
+    size = abs(value)
     if size and size < 1:
         return f"{value:.3g}"
     return f"{value:,.0f}" if value == int(value) or size >= 10_000 else f"{value:,.2f}"
+
+
+def _say_decimal(value: Decimal) -> str:
+    """An amount with the decimals that it has, up to two."""
+    exponent = value.as_tuple().exponent
+    return f"{value:,.{min(2, max(0, -exponent))}f}" if isinstance(exponent, int) else str(value)
 
 
 def _say_time(value: datetime) -> str:

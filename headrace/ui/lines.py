@@ -51,7 +51,7 @@ class _Axes:
     def __init__(self, span: timedelta, paint: Paint, height: str) -> None:
         self._span_ms = span.total_seconds() * 1000
         self._paint = paint
-        self._chart = chart({"type": "time"}, height=height, animated=False)
+        self._chart = chart({"type": "time", "splitNumber": 5}, height=height, animated=False)
         self._newest_ms = 0.0
 
     def window(self, newest_ms: float) -> tuple[float, float]:
@@ -70,8 +70,8 @@ class _Axes:
                 "type": "line",
                 "name": name,
                 "data": points,
-                "showSymbol": dots or len(points) < 3,
-                "symbolSize": 5,
+                "showSymbol": (dots and len(points) < 15) or len(points) < 3,
+                "symbolSize": 4,
                 "lineStyle": {"width": 1.8},
                 "itemStyle": {"color": self._paint.of(name)},
                 "emphasis": {"disabled": True},

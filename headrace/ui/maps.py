@@ -9,11 +9,11 @@ from typing import Any
 from nicegui.element import Element
 
 from headrace.errors import DefinitionError
-from headrace.ui.charts import color_of, is_hex
+from headrace.ui.charts import Paint, color_of, is_hex
 from headrace.ui.feed import Seen, newest
 from headrace.ui.fields import Field, getter, maybe, say
 from headrace.ui.rows import Rows, changes
-from headrace.ui.widget import COLORS, FAILED, PALETTE, Following, Source, Widget, rows_of, safely, stream_of
+from headrace.ui.widget import COLORS, FAILED, Following, Source, Widget, rows_of, safely, stream_of
 
 KEEP_MAX = 5000
 _LAND = [
@@ -82,7 +82,7 @@ class Points:
         self, at: Callable[[Any], _Place], color: _Read, label: _Read | None, way: Callable[[Any], Any] | None
     ) -> None:
         self._at, self._color, self._label, self._way = at, color, label, way
-        self._taken: dict[str, str] = {}
+        self._paint = Paint(None)
 
     def of(self, record: Any) -> list[Any]:
         point: list[Any] = [*_place(self._at(record)), self._painted(self._color(record))]
@@ -94,7 +94,7 @@ class Points:
         if is_hex(color):
             return str(color)
         name = say(color)
-        return COLORS.get(name) or self._taken.setdefault(name, PALETTE[len(self._taken) % len(PALETTE)])
+        return COLORS.get(name) or self._paint.of(name)
 
 
 class StreamMap(Following):

@@ -33,12 +33,12 @@ COLORS = {
     "purple": "#7a5fb5",
     "green": "#3f9b6c",
     "pink": "#c2476f",
-    "grey": "#8a8f98",
-    "yellow": "#b59f2c",
     "teal": "#4bb3a7",
+    "yellow": "#b59f2c",
+    "grey": "#8a8f98",
     "red": "#d5453b",
 }
-PALETTE = list(COLORS.values())
+PALETTE = list(COLORS.values())[:7]  # what is chosen for a name: red is an alarm, grey is nothing
 INK = "#8a929c"  # of axes and legends: legible on both
 RULE = "rgba(138, 146, 156, 0.22)"
 

@@ -36,15 +36,24 @@ class World:
     output: Path
 
 
+_launched: list[Browser] = []
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
+    """One for all tests; those in tests/ui have this fixture, too."""
+    if _launched:
+        yield _launched[0]
+        return
     if not CHROMIUM:
         pytest.skip("chromium is not installed")
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        _launched.append(found)
         yield found
+        _launched.clear()
         found.close()
 
 
