@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.util
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,7 @@ from nicegui import app as toolkit
 from nicegui import ui
 
 from headrace.console import health, parts
-from headrace.console.console import Console
+from headrace.console.console import LOGGER, Console
 from headrace.console.guard import LOGOUT
 
 _STYLE = "/console/static/style.css"
@@ -68,8 +67,6 @@ def register(console: Console) -> None:
 def _routes(console: Console) -> dict[str, Callable[..., Any]]:
     routes: dict[str, Callable[..., Any]] = {}
     for address, module, name, _, _ in _PAGES:
-        if importlib.util.find_spec(f"headrace.console.{module}") is None:
-            continue
         function = getattr(importlib.import_module(f"headrace.console.{module}"), name)
         routes[address] = functools.partial(function, console)
     if console.app.pages:
@@ -103,7 +100,7 @@ def _build(console: Console, routes: dict[str, Callable[..., Any]]) -> None:
             ui.icon("cloud_off")
             said = ui.label()
         banner.set_visibility(False)
-        ui.sub_pages(routes)
+        _Pages(routes)
 
     def refresh() -> None:
         problem = console.watch.problem
@@ -112,6 +109,17 @@ def _build(console: Console, routes: dict[str, Callable[..., Any]]) -> None:
         state.set("bad" if problem else "good", "log away" if problem else f"site {console.site.settings.name}")
 
     ui.timer(1.0, refresh)
+
+
+class _Pages(ui.sub_pages):
+    """Shows the page of the present address; says in our words what there is not, and what failed."""
+
+    def _render_404(self) -> None:
+        parts.Empty("There is no such page.", "The menu leads to those there are.", "wrong_location")
+
+    def _render_error(self, error: Exception) -> None:
+        LOGGER.error("page %s", self._router.current_path, exc_info=error)
+        parts.failure("This page failed.", f"{type(error).__name__}: {error}")
 
 
 def _menu(console: Console) -> None:

@@ -37,7 +37,7 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEADERS = {
     b"x-content-type-options": b"nosniff",
     b"x-frame-options": b"DENY",
-    b"referrer-policy": b"no-referrer",
+    b"referrer-policy": b"same-origin",
     b"cross-origin-opener-policy": b"same-origin",
 }
 Scope = dict[str, Any]

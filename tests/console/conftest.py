@@ -39,7 +39,7 @@ class World:
 _launched: list[Browser] = []
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
     """One for all tests; those in tests/ui have this fixture, too."""
     if _launched:
@@ -99,19 +99,22 @@ class running:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens pages, `open_page(address, width=390, dark=True)`; a script error in one fails the test."""
+    """Opens pages, `open_page(address, width=390, dark=True)`; a script error fails the test, unless `loud`."""
     contexts: list[Any] = []
     complaints: list[str] = []
 
-    def open_page(address: str, *, width: int = 1280, height: int = 800, dark: bool = False) -> Page:
+    def open_page(
+        address: str, *, width: int = 1280, height: int = 800, dark: bool = False, loud: bool = False
+    ) -> Page:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
         )
         context.set_default_timeout(15_000)
         contexts.append(context)
         page = context.new_page()
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on("console", lambda said: said.type == "error" and complaints.append(said.text))
+        if not loud:
+            page.on("pageerror", lambda error: complaints.append(str(error)))
+            page.on("console", lambda said: said.type == "error" and complaints.append(said.text))
         page.goto(address)
         return page
 
