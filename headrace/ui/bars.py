@@ -111,9 +111,8 @@ class StreamBars(Following):
 
     def show(self, seen: list[Seen]) -> None:
         if seen:
-            weight = self.feed.one_of
             for each in seen:
-                self.ask(lambda record: self._made.add(record, weight), each.record)
+                self.ask(lambda seen: self._made.add(seen.record, seen.weight), each)
             self._made.draw()
             self._made.forget()
 

@@ -45,6 +45,7 @@ def chart(x: dict[str, Any], *, height: str, animated: bool) -> ui.echart:
             }
         )
         .classes("hr-ui-chart")
+        .props('role=img aria-label="Chart"')
         .style(f"height: {height}")
     )
 

@@ -9,10 +9,11 @@ from typing import Any
 
 from nicegui import ui
 
+from headrace.errors import DefinitionError
 from headrace.log.stream import Stream
 from headrace.ui.feed import Seen
 from headrace.ui.fields import Field, maybe, number, say_number
-from headrace.ui.widget import FAILED, Following, Widget, rows_of, safely
+from headrace.ui.widget import FAILED, Following, Widget, safely
 
 _RECENT_S = 5.0
 
@@ -23,7 +24,10 @@ def counter(stream: Stream[Any], label: str, *, where: Field | None = None, valu
 
     `where` leaves out those for which it is false; `value` sums a number of each instead of counting.
     """
-    rows_of(stream)  # that it is a stream at all
+    if not isinstance(stream, Stream):
+        raise DefinitionError(
+            f"{stream!r:.80} is no stream.", remedy="Give what app.stream or app.table has made."
+        )
     return Counter(stream, label, maybe(stream, where), maybe(stream, value))
 
 
@@ -41,6 +45,7 @@ class Counter(Following):
         self._where, self._value = where, value
         self._began: int | None = None
         self._sum = 0.0
+        self._is_estimate = False
         self._marks: deque[tuple[float, float]] = deque()
         with self.body:
             ui.label(label).classes("hr-ui-label")
@@ -56,15 +61,15 @@ class Counter(Following):
             self._sum = self.feed.passed - self._began
         else:
             # Of a sample, what it stands for.
-            self._sum += sum(self._counted(each.record) for each in seen) * self.feed.one_of
+            self._sum += sum(self._counted(each.record) * each.weight for each in seen)
+            self._is_estimate = self._is_estimate or any(each.weight > 1 for each in seen)
         now = time.monotonic()
         self._marks.append((now, self._sum))
         while len(self._marks) > 2 and self._marks[1][0] < now - _RECENT_S:
             self._marks.popleft()
-        (then, before), passed = self._marks[0], 0.0
+        then, before = self._marks[0]
         passed = (self._sum - before) / (now - then) if now > then else 0.0
-        about = "≈ " if self.feed.one_of >= 1.05 and (self._where or self._value) else ""
-        self._total.set_text(f"{about}{say_number(self._sum)}")
+        self._total.set_text(f"{'≈ ' if self._is_estimate else ''}{say_number(self._sum)}")
         self._rate.set_text(f"{passed:,.{0 if passed >= 100 or not passed else 1}f} a second")
 
     def _counted(self, record: Any) -> float:

@@ -38,12 +38,13 @@ _history_lock = threading.Lock()
 
 
 class Seen(NamedTuple):
-    """A record that was read, when it was sent, and its place."""
+    """A record that was read, when it was sent, its place, and for how many it stands, if it is a sample."""
 
     record: Any
     time: datetime
     partition: int
     offset: int
+    weight: float = 1.0
 
 
 class Feed(Reader):
@@ -82,13 +83,14 @@ class Feed(Reader):
 
     def _read(self, consumer: Consumer[Any]) -> None:
         messages = consumer.batch(_SLICE, timeout=SLICE_S)
-        found = list(self._decoded(messages))
         if len(messages) == _SLICE:
             self._catch_up(consumer)
+        here = {partition: offset for (_, partition), offset in consumer.positions().items()}
+        passed = sum(max(0, offset - self._positions.get(place, offset)) for place, offset in here.items())
+        found = list(self._decoded(messages, max(1.0, passed / max(1, len(messages)))))
         with self._lock:
-            for (_, partition), offset in consumer.positions().items():
-                self.passed += max(0, offset - self._positions.get(partition, offset))
-                self._positions[partition] = offset
+            self._positions |= here
+            self.passed += passed
             self.read += len(messages)
             self.count += len(found)
             self.items.extend(found)
@@ -97,12 +99,12 @@ class Feed(Reader):
             while self._marks[0][0] < now - _RECENT_S:
                 self._marks.popleft()
 
-    def _decoded(self, messages: Iterable[Message[Any]]) -> Iterable[Seen]:
+    def _decoded(self, messages: Iterable[Message[Any]], weight: float) -> Iterable[Seen]:
         for message in messages:
             if message.is_tombstone:
                 continue
             try:
-                yield _seen(message)
+                yield _seen(message, weight)
             except DecodeError:
                 self.bad_records += 1
 
@@ -186,6 +188,8 @@ def _records(stream: Stream[Any], starts: dict[int, int], ends: dict[int, int]) 
                 for place in range(_SAMPLES):
                     consumer.seek({p: at + (ends[p] - at) * place // _SAMPLES for p, at in starts.items()})
                     _keep(consumer.batch(HISTORY // _SAMPLES, timeout="2 seconds"), ends, found)
+                weight = total / max(1, len(found))
+                found = [each._replace(weight=weight) for each in found]
     found.sort(key=lambda seen: seen.time)
     return found
 
@@ -200,5 +204,5 @@ def _keep(messages: Iterable[Message[Any]], ends: Mapping[int, int], found: list
             pass  # counted where it is followed
 
 
-def _seen(message: Message[Any]) -> Seen:
-    return Seen(message.record, message.time, message.partition, message.offset)
+def _seen(message: Message[Any], weight: float = 1.0) -> Seen:
+    return Seen(message.record, message.time, message.partition, message.offset, weight)

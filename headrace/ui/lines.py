@@ -103,9 +103,8 @@ class StreamLine(Following):
             self._axes = _Axes(span, paint, height)
 
     def show(self, seen: list[Seen]) -> None:
-        weight = self.feed.one_of
         for each in seen:
-            self._add(each, weight)
+            self._add(each)
         start, end = self._axes.window(self._newest_ms)
         first, present = int(start // self._step_ms), int(end // self._step_ms)
         for name, steps in list(self._lines.items()):
@@ -119,7 +118,7 @@ class StreamLine(Following):
         }
         self._axes.draw(lines, (start, end), dots=False)
 
-    def _add(self, seen: Seen, weight: float) -> None:
+    def _add(self, seen: Seen) -> None:
         at = seen.time if self._x is None else self.ask(lambda record: moment(self._x(record)), seen.record)  # type: ignore[misc]
         value = 1.0 if self._y is None else self.ask(lambda record: number(self._y(record)), seen.record)  # type: ignore[misc]
         name = "" if self._by is None else self.ask(lambda record: say(self._by(record)), seen.record)  # type: ignore[misc]
@@ -132,7 +131,7 @@ class StreamLine(Following):
         self._newest_ms = max(self._newest_ms, at_ms)
         step = int(at_ms // self._step_ms)
         count, total = self._lines.setdefault(name, {}).get(step, (0.0, 0.0))
-        self._lines[name][step] = (count + weight, total + value * weight)
+        self._lines[name][step] = (count + seen.weight, total + value * seen.weight)
 
     def _value(self, count: float, total: float) -> float:
         return round(count / self._step_ms * 1000 if self._y is None else total / count, 6)

@@ -98,18 +98,21 @@ def test_feed_more_than_it_hands_on_is_a_sample_that_says_so_and_counts_all(
 ) -> None:
     count = 60_000
     follower = follow(sales)
-    got = 0
+    got, stand_for = 0, 0.0
     with headrace_app.producer() as out:
         for number in range(count):
             out.send(sales, Sale(f"s-{number % 50}", number))
 
     def all_passed() -> bool:
-        nonlocal got
-        got += len(follower.take())
-        return follower.feed.passed == count
+        nonlocal got, stand_for
+        done = follower.feed.passed == count
+        taken = follower.take()
+        got, stand_for = got + len(taken), stand_for + sum(seen.weight for seen in taken)
+        return done
 
     wait_until(all_passed, timeout_s=15, what="all of them")
     assert 0 < got < count / 2
+    assert stand_for == pytest.approx(count)
     assert follower.feed.one_of > 2
     assert len(follower.feed.items) <= feed.KEPT
 
@@ -133,8 +136,10 @@ def test_since_more_than_it_reads_is_a_sample_of_all_of_it(
         for number in range(20_000):
             out.send(sales, Sale(f"s-{number % 50}", number))
 
-    found = [seen.record.amount for seen in feed.since(sales, timedelta(minutes=5)).records]
+    past = feed.since(sales, timedelta(minutes=5)).records
+    found = [seen.record.amount for seen in past]
     assert 200 <= len(found) <= 400
+    assert sum(seen.weight for seen in past) == pytest.approx(20_000)
     tenths = {amount // 2000 for amount in found}
     assert tenths == set(range(10))
 
