@@ -48,11 +48,9 @@ class _Page:
                     right=("count",),
                     on_click=self._choose,
                 )
-            with ui.element("div").style(
-                "display: flex; flex-wrap: wrap-reverse; align-items: flex-end; gap: 0.9rem"
-            ):
+            with ui.element("div").classes("hr-beside"):
                 with parts.card() as listed:
-                    listed.style("flex: 3 1 36rem")
+                    listed.classes("hr-list")
                     with parts.bar():
                         with ui.element("h2"):
                             self._title = ui.label("Newest first")
@@ -76,7 +74,7 @@ class _Page:
 
     def _detail(self) -> None:
         with parts.card() as self._card:
-            self._card.style("flex: 2 1 24rem")
+            self._card.classes("hr-entry")
             with parts.bar():
                 with ui.element("h2"):
                     self._kind = ui.label()

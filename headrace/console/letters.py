@@ -86,7 +86,7 @@ class _Page:
         self._said = parts.heading(
             name, ("Dead letters", parts.link("letters")), note="reading the dead letters …"
         )
-        ui.link(f"To the stream {name}", parts.link("streams", name)).classes("hr-note")
+        ui.link("The stream itself", parts.link("streams", name))
         self._empty = parts.Empty("No dead letter is open.", "All were replayed, resent or dropped.", "drafts")
         self._empty.show(False)
         with ui.element("div").classes("hr-stack") as self._body:
@@ -103,11 +103,9 @@ class _Page:
                     right=("count",),
                     on_click=self._choose,
                 )
-            with ui.element("div").style(
-                "display: flex; flex-wrap: wrap-reverse; align-items: flex-end; gap: 0.9rem"
-            ):
+            with ui.element("div").classes("hr-beside"):
                 with parts.card() as listed:
-                    listed.style("flex: 3 1 36rem")
+                    listed.classes("hr-list")
                     self._list()
                 self._detail()
         self._body.set_visibility(False)
@@ -288,7 +286,7 @@ class _Page:
 
     def _detail(self) -> None:
         with parts.card() as self._card:
-            self._card.style("flex: 2 1 24rem")
+            self._card.classes("hr-entry")
             with parts.bar():
                 with ui.element("h2"):
                     self._which_one = ui.label()
@@ -334,6 +332,8 @@ class _Page:
         self._key_said.set_text("No key" if letter.key is None else f"Key: {key_text(letter.key)}")
         self._value_said.set_text(f"Value: {form}{f'. {note}' if note else ''}")
         self._text.set_text(text)
+        self._text.classes(**{"add" if form == "bytes" else "remove": "hr-bytes"})
+        self._headers.table.set_visibility(bool(letter.headers))
         self._headers.set(
             [
                 {"id": n, "name": name, "content": content, "_titles": {"content": content}}

@@ -42,7 +42,7 @@ class Producing:
     def _build(self) -> None:
         if self._fields:
             self._mode = ui.toggle({"form": "Form", "json": "JSON"}, value="form", on_change=self._turn)
-            self._mode.props('no-caps dense unelevated aria-label="How to write it"')
+            self._mode.props('no-caps unelevated padding="2px 12px" aria-label="How to write it"')
             with ui.element("div").style(
                 "display: grid; gap: 0.4rem 0.9rem; grid-template-columns: repeat(auto-fill, minmax(17rem, 1fr))"
             ) as self._form:

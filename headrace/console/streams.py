@@ -151,6 +151,7 @@ def stream(
     field: str = "",
     comparison: str = "",
     value: str = "",
+    follow: str = "",
 ) -> None:
     """One stream. What a link says of tab, position and filter is where it opens."""
     parts.heading(name, ("Streams", parts.link("streams")), note=_about(console, name))
@@ -166,13 +167,14 @@ def stream(
         "field": field,
         "comparison": comparison,
         "value": value,
+        "follow": follow,
     }
     tab = tab if tab in _TABS else "records"
     with ui.tabs().props("dense no-caps align=left inline-label") as tabs:
         for each, words in _TABS.items():
             ui.tab(each, label=words)
     viewer: Viewer | None = None
-    with ui.tab_panels(tabs, value=tab, animated=False, keep_alive=True).props("keep-alive").classes("w-full"):
+    with ui.tab_panels(tabs, value=tab, animated=False, keep_alive=True).props("keep-alive"):
         with ui.tab_panel("records"):
             viewer = Viewer(console, name, asked)
         with ui.tab_panel("partitions"):

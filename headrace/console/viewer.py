@@ -17,6 +17,7 @@ from headrace.errors import HeadraceError, SettingsError
 
 _ROWS = 50
 _FOLLOW_S = 0.5
+_WIDTHS = ("7rem", "8rem", "8rem", "auto", "5rem")
 _JUMPS = {"end": "Newest", "start": "Oldest", "offset": "Offset", "at": "Time"}
 
 
@@ -33,16 +34,14 @@ class Viewer:
         self._shown: tuple[int, int] | None = None
         self._busy = False
         self._controls()
-        with ui.element("div").style(
-            "display: flex; flex-wrap: wrap-reverse; align-items: flex-end; gap: 0.9rem; margin-top: 0.9rem"
-        ):
+        with ui.element("div").classes("hr-beside"):
             with parts.card() as listed:
-                listed.style("flex: 3 1 36rem")
+                listed.classes("hr-list")
                 self._said = ui.label().classes("hr-note").props("role=status")
                 self._table = parts.Table(
                     {
                         "place": "Record",
-                        "at": "Time (UTC)",
+                        "at": "Time, UTC",
                         "key": "Key",
                         "text": "Value",
                         "size": "Size",
@@ -52,7 +51,9 @@ class Viewer:
                     empty="No records.",
                     on_click=self._clicked,
                 )
-                self._table.table.props("wrap-cells=false")
+                self._table.table.classes("hr-fixed")
+                for column, width in zip(self._table.table.columns, _WIDTHS, strict=True):
+                    column["headerStyle"] = f"width: {width}"
                 with parts.bar():
                     self._newer = parts.button("Newer", lambda: self._go_on("newer"), icon="arrow_upward")
                     self._older = parts.button("Older", lambda: self._go_on("older"), icon="arrow_downward")
@@ -72,6 +73,7 @@ class Viewer:
             self._offset = _input("Offset", asked["offset"], "8rem", "inputmode=numeric")
             self._at = _input("Time", asked["at"], "14rem", "")
             self._at.props["placeholder"] = "2026-01-31T12:00:00Z"
+        with parts.bar():
             self._key = _input("Key", asked["key"], "10rem", "")
             self._key.props["placeholder"] = "ann, or an*"
             self._header = _input("Header", asked["header"], "10rem", "")
@@ -125,6 +127,7 @@ class Viewer:
             "field": self._field.value,
             "comparison": self._comparison.value if self._comparison.value != "=" else "",
             "value": self._value.value,
+            "follow": "1" if self._follower is not None else "",
         }
         if self._shown is not None:
             query |= {"partition": self._shown[0], "offset": self._shown[1]}
@@ -136,7 +139,10 @@ class Viewer:
         """Show what the address asks for: an offset in full, a position, or the newest."""
         if self._asked["offset"].isdecimal() and self._asked["partition"].isdecimal():
             await self._show_detail(int(self._asked["partition"]), int(self._asked["offset"]))
-        await self._look()
+        if self._asked["follow"]:
+            self._start()
+        else:
+            await self._look()
 
     async def _look(self) -> None:
         """Read from the chosen position; while following, follow what fits the filter now."""
@@ -145,6 +151,7 @@ class Viewer:
         self.remember()
         if following:
             self._start()
+            self.remember()
             return
         try:
             position = self._position()
@@ -155,6 +162,7 @@ class Viewer:
 
     async def _go_on(self, direction: Direction) -> None:
         self.stop()
+        self._close_detail()
         if self._page is not None:
             await self._read(self._page.before if direction == "older" else self._page.after, direction)
         else:
@@ -198,6 +206,7 @@ class Viewer:
         self._jump.value = "end"
         self._close_detail()
         self._start()
+        self.remember()
 
     def _start(self) -> None:
         try:
@@ -269,7 +278,7 @@ class _Detail:
     def __init__(self, name: str, on_close: Any) -> None:
         self._name = name
         with parts.card() as self._card:
-            self._card.style("flex: 2 1 24rem").classes("hr-record")
+            self._card.classes("hr-entry")
             with parts.bar():
                 with ui.element("h2"):
                     self._title = ui.label()
@@ -294,14 +303,16 @@ class _Detail:
         self._value_title.set_text(f"Value: {view.form}{f'. {view.note}' if view.note else ''}")
         self._text.set_text(view.text)
         self._text.set_visibility(view.form != "tombstone")
+        self._text.classes(**{"add" if view.form == "bytes" else "remove": "hr-bytes"})
         self._headers.set(
             [
                 {"id": number, "name": name, "content": content, "_titles": {"content": content}}
                 for number, (name, content) in enumerate(view.headers)
             ]
         )
-        for each in (self._key, self._key_title, self._value_title, self._headers.table):
+        for each in (self._key, self._key_title, self._value_title):
             each.set_visibility(True)
+        self._headers.table.set_visibility(bool(view.headers))
 
     def fail(self, place: str, error: HeadraceError) -> None:
         self._card.set_visibility(True)
@@ -347,14 +358,20 @@ def _row(name: str, line: Line) -> dict[str, Any]:
     return {
         "id": line.id,
         "place": line.id,
-        "at": parts.clock(line.at),
+        "at": _time(line.at),
         "key": "–" if line.key is None else line.key[:80],
         "text": line.text,
         "size": parts.size(line.size),
         "size_sort": line.size,
         "_links": {"place": parts.link("streams", name, partition=line.partition, offset=line.offset)},
-        "_titles": {"text": line.text, "key": (line.key or "")[:400]},
+        "_titles": {"text": line.text, "key": (line.key or "")[:400], "at": parts.clock(line.at)},
     }
+
+
+def _time(at: datetime) -> str:
+    """When, without the date if that is today's."""
+    text = parts.clock(at)
+    return text[11:] if at.date() == datetime.now(UTC).date() else text[:16]
 
 
 def _say_page(page: Page, filtered: bool, direction: str) -> str:
