@@ -1,18 +1,22 @@
 """Finds the record that makes a query fail again and again.
 
 The range of the failing batch is given to the function in halves, as a finite run whose result goes nowhere,
-until single records are left that fail on their own.
+until single records are left that fail on their own. That takes a while, and happens in a thread of its own: other
+pipelines are looked after meanwhile.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, PipelineError
 from headrace.log.site import Site
 from headrace.log.stream import Stream
 from headrace.pipelines import _explain, kafka
@@ -21,6 +25,7 @@ from headrace.pipelines.definition import Pipeline
 from headrace.settings import Options, Settings
 
 MOST = 50
+_STOP_S = 5.0
 Ranges = dict[str, dict[int, tuple[int, int]]]
 
 
@@ -45,6 +50,7 @@ class Search:
     options: Options
     known: tuple[tuple[str, int, int], ...] = ()
     runs: int = 0
+    stopped: bool = False
 
     def find(self, ranges: Ranges) -> list[Culprit]:
         """The records to blame, at most a few dozen; none if the batch as a whole does not fail."""
@@ -97,10 +103,47 @@ class Search:
             return None
         except Exception as error:
             explained = _explain.of_query(self.pipeline.name, error)
-            if _explain.is_transient(explained):
-                raise explained from None  # no record is to blame for a log that is away
+            # No record is to blame for a log that is away, for Java that is gone, or for a session that stops.
+            if _explain.is_transient(explained) or isinstance(error, ConnectionError | Py4JNetworkError):
+                raise explained from None
+            self._check_wanted()
             return error
+        self._check_wanted()
         return None
+
+    def _check_wanted(self) -> None:
+        if self.stopped:
+            raise PipelineError(f"The search in {self.pipeline.name!r} was stopped.", pipeline=self.pipeline.name)
+
+
+class Inquest:
+    """A search at work; when it is `done`, the `culprits` are in the dead letters. On failure: there are none."""
+
+    def __init__(self, search: Search, ranges: Ranges, site: Site, *, attempts: int) -> None:
+        self.culprits: list[Culprit] = []
+        self._search = search
+        self._ranges = ranges
+        self._site = site
+        self._attempts = attempts
+        name = f"search-{search.pipeline.name}"
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Find nothing more; whoever is not found now is found at the next failure."""
+        self._search.stopped = True
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        with contextlib.suppress(Exception):  # the next failure looks again
+            found = self._search.find(self._ranges)
+            if found and not self._search.stopped:
+                bury(self._site, self._search.pipeline.name, found, self._attempts)
+                self.culprits = found
 
 
 def _limits(stream: str, partitions: Mapping[int, tuple[int, int]]) -> dict[str, str]:

@@ -83,6 +83,7 @@ class _Running:
     query: Query | None = None
     streaming: StreamingQuery | None = None
     sampler: Sampler | None = None
+    search: quarantine.Inquest | None = None
     restarts: int = 0
     failures: int = 0
     failed_batch: int = -2
@@ -255,6 +256,9 @@ class PipelineRunner:
                 self._look_at_end(run)
             elif run.state == "paused":
                 self._commit(run)
+            elif run.search is not None:
+                if run.search.done:
+                    self._put_aside(run)
             elif run.state == "waiting" and time.monotonic() >= run.retry_at:
                 self._start_again(run)
         if time.monotonic() - self._saved_at > SAVE_S:
@@ -277,6 +281,11 @@ class PipelineRunner:
     def stop(self) -> None:
         """Let each query finish its batch, stop it, publish what is known, release the checkpoints."""
         self._controls.close()
+        for run in self._runs:
+            if run.search is not None:
+                run.search.stop()
+                if run.search.done:
+                    self._put_aside(run)
         deadline = time.monotonic() + FINISH_S
         active = [run for run in self._runs if run.state == "stopping" or _is_active(run.streaming)]
         for run in active:
@@ -330,6 +339,8 @@ class PipelineRunner:
 
     def _obey(self, run: _Running) -> None:
         """Begin what is wished of a query; never waits for it."""
+        if run.search is not None:
+            return  # it says what is to be left out: soon
         wish = self._controls.wish(run.pipeline.name)
         again, run.restart = wish.restart != run.restart, wish.restart
         if run.state in ("finished", "stopping") or run.pipeline.trigger.kind == "once":
@@ -497,7 +508,7 @@ class PipelineRunner:
             return
         if run.failures >= SUSPECT_AFTER and not _explain.is_transient(error):
             with contextlib.suppress(HeadraceError, OSError):  # the next failure looks again
-                self._put_aside(run)
+                self._search(run)
         wait_s = min(LONGEST_WAIT_S, 0.5 * 2 ** (run.failures - 1)) * random.uniform(0.5, 1.0)
         run.restarts += 1
         run.metrics.counter("pipeline_restarts").add()
@@ -505,20 +516,24 @@ class PipelineRunner:
         run.state = "waiting"
         self._tell(PipelineEvent("waiting", run.name, f"restart {run.restarts} in {wait_s:.1f} s"))
 
-    def _put_aside(self, run: _Running) -> None:
-        """Find the records that fail the batch, write them to the dead letters, leave them out from now on."""
+    def _search(self, run: _Running) -> None:
+        """Begin to find the records that fail the batch, and to write them to the dead letters."""
         ranges = self._failed_ranges(run)
-        if not ranges:
-            return
-        search = quarantine.Search(
-            self._spark, run.pipeline, self._settings, self._options, known=run.kept.quarantined
-        )
-        culprits = search.find(ranges)
+        if ranges:
+            search = quarantine.Search(
+                self._spark, run.pipeline, self._settings, self._options, known=run.kept.quarantined
+            )
+            run.search = quarantine.Inquest(search, ranges, self._site, attempts=run.failures)
+
+    def _put_aside(self, run: _Running) -> None:
+        """Leave out, from now on, the records that a search has found."""
+        assert run.search is not None
+        culprits, run.search = run.search.culprits, None
         if not culprits:
             return
-        quarantine.bury(self._site, run.pipeline.name, culprits, run.failures)
         run.kept = run.kept.with_quarantined([(each.stream, each.partition, each.offset) for each in culprits])
-        run.folder.write(run.kept)
+        with contextlib.suppress(HeadraceError):  # a full disk: they are found again
+            run.folder.write(run.kept)
         run.metrics.counter("pipeline_quarantined").add(len(culprits))
         run.failures = 0
         for each in culprits:
