@@ -22,7 +22,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadScopeScheduling
 
     apps = (f"tests/apps/test_{name}" for name in ("cards", "fraud_rules", "iot", "retail"))
-    on_spark = ("tests/pipelines/", "tests/stores/", "tests/models/test_spark", *apps)
+    page = "tests/console/test_pipelines_page"
+    on_spark = ("tests/pipelines/", "tests/stores/", "tests/models/test_spark", page, *apps)
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:

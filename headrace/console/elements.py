@@ -32,12 +32,15 @@ class Lags:
             empty="It has no position yet.",
         )
 
-    def show(self, name: str) -> None:
+    def show(self, name: str, streams: Collection[str]) -> None:
+        """The group of this name in these streams; of others, such as sessions' tables, it only keeps places."""
         watch = self._console.watch
         group = watch.groups.get(name)
         rows = []
         for each in group.positions if group is not None else ():
-            lag = watch.lag_at(group, each.stream, each.partition) if group is not None else 0
+            if group is None or each.stream not in streams:
+                continue
+            lag = watch.lag_at(group, each.stream, each.partition)
             view = watch.stream(each.stream)
             rate = view.rates.get(each.partition, 0.0)
             rows.append(
@@ -87,6 +90,15 @@ class Errors:
                 for number, each in enumerate(mine[:_ERRORS])
             ]
         )
+
+
+def lag(console: Console, group: str, streams: Collection[str]) -> int | None:
+    """How many records of these streams a group has still to read; None if it has no position."""
+    found = console.watch.groups.get(group)
+    if found is None:
+        return None
+    places = [each for each in found.positions if each.stream in streams]
+    return sum(console.watch.lag_at(found, each.stream, each.partition) for each in places)
 
 
 def unknown(console: Console, noun: str, name: str, known: Collection[str]) -> None:

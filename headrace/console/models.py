@@ -206,6 +206,18 @@ class _Page:
                     right=("version",),
                     empty="No running service has it.",
                 )
+            with parts.card("Shadows", note="scored beside what serves, never answered"):
+                self._shadows = parts.Table(
+                    {
+                        "shadow": "Version",
+                        "against": "Against",
+                        "difference": "Mean difference",
+                        "correlation": "Correlation",
+                        "at": "When",
+                    },
+                    right=("shadow", "against", "difference", "correlation"),
+                    empty="None.",
+                )
             with parts.card("Drift", note="of the last windows, by feature"):
                 self._drift = parts.Table(
                     {
@@ -220,22 +232,8 @@ class _Page:
                 )
             with parts.card("Stability index over the last hour", note="higher is further from the training"):
                 self._lines = parts.Lines()
-            with parts.card("Shadows", note="scored beside what serves, never answered"):
-                self._shadows = parts.Table(
-                    {
-                        "shadow": "Version",
-                        "against": "Against",
-                        "difference": "Mean difference",
-                        "largest": "Largest",
-                        "correlation": "Correlation",
-                        "records": "Records",
-                        "at": "When",
-                    },
-                    right=("shadow", "against", "difference", "largest", "correlation", "records"),
-                    empty="None.",
-                )
-            with parts.card("Last errors", wide=True):
-                self._errors = elements.Errors(self._console)
+        with parts.card("Last errors"):
+            self._errors = elements.Errors(self._console)
         parts.every(1.0, self._refresh)
         parts.every(_LOOK_S, self._show_reports)
 
@@ -420,10 +418,9 @@ class _Reports:
                 "shadow": report.shadow,
                 "against": report.version,
                 "difference": f"{report.mean_difference:.4g}",
-                "largest": f"{report.largest_difference:.4g}",
                 "correlation": "–" if report.correlation is None else f"{report.correlation:.3f}",
-                "records": f"{report.records:,}",
                 "at": parts.ago(report.at),
+                "_titles": {"difference": f"the largest of {report.records:,} is {report.largest_difference:.4g}"},
             }
             for report in last.values()
         ]

@@ -216,6 +216,15 @@ _CELL = """
   <span v-else :title="props.row._titles?.[props.col.name]">{{ props.row[props.col.name] }}</span>
 </q-td>
 """
+# Where rows can be clicked, the first cell can be reached and pressed by the keyboard.
+_FIRST = """
+<q-td :props="props">
+  <span role="button" tabindex="0" @keydown.enter="() => $parent.$emit('chosen', props.row)"
+    >{{ props.row[props.col.name] }}</span>
+</q-td>
+"""
+# Not Quasar's own, which comes with a sign of warning.
+_NO_DATA = """<span class="hr-note">{{ props.message }}</span>"""
 
 
 class Table:
@@ -255,9 +264,12 @@ class Table:
         if not per_page:
             self.table.props("hide-pagination")
         self.table.add_slot("body-cell", _CELL)
+        self.table.add_slot("no-data", _NO_DATA)
         if on_click is not None:
             self.table.classes("hr-clickable")
+            self.table.add_slot(f"body-cell-{self._names[0]}", _FIRST)
             self.table.on("rowClick", lambda event: on_click(event.args[1]))
+            self.table.on("chosen", lambda event: on_click(event.args))
         self._rows: list[dict[str, Any]] = []
 
     def set(self, rows: list[dict[str, Any]]) -> None:

@@ -72,7 +72,7 @@ def _row(console: Console, pipeline: Pipeline, query: str) -> dict[str, Any]:
         "id": query,
         "name": query,
         "state": found.text,
-        "trigger": str(pipeline.trigger),
+        "trigger": str(pipeline.trigger).partition(",")[0],
         **elements.sortable(
             input=(parts.rate(rates[0]), rates[0]),
             processing=(parts.rate(rates[1]), rates[1]),
@@ -88,7 +88,7 @@ def _row(console: Console, pipeline: Pipeline, query: str) -> dict[str, Any]:
             **({"lag": "warn"} if lag is not None and lag > BEHIND else {}),
             **({"restarts": "bad"} if restarts else {}),
         },
-        "_titles": {"state": found.title},
+        "_titles": {"state": found.title, "trigger": str(pipeline.trigger)},
     }
 
 
@@ -141,19 +141,19 @@ class _Page:
             with parts.card("Rate", note="records a second, in the last batch"):
                 self._rates = parts.Lines(unit="/s")
             with parts.card("End-to-end latency", note="from a record's sending to what it caused"):
-                self._latency = parts.Lines(unit="ms")
+                self._latency = parts.Lines(unit=" ms")
             with parts.card("Lag", note="records that are still to be read"):
                 self._lag = parts.Lines(area=True)
-            with parts.card("Duration of batches"):
-                self._batches = parts.Lines(unit="ms")
-            with parts.card("Watermark against event time", note="how far behind the clock each is"):
-                self._times = parts.Lines(unit="s", least=None)
-            with parts.card("State"):
-                self._rows = parts.Lines(unit="rows", area=True)
-            with parts.card("Partitions"):
-                self._lags = elements.Lags(self._console)
-            with parts.card("Last errors"):
-                self._errors = elements.Errors(self._console)
+            with parts.card("Duration of batches") as self._batches_card:
+                self._batches = parts.Lines(unit=" ms")
+            with parts.card("Watermark against event time", note="seconds behind the clock") as self._times_card:
+                self._times = parts.Lines(unit=" s", least=None)
+            with parts.card("State", note="rows") as self._rows_card:
+                self._rows = parts.Lines(area=True)
+        with parts.card("Partitions"):
+            self._lags = elements.Lags(self._console)
+        with parts.card("Last errors"):
+            self._errors = elements.Errors(self._console)
         parts.every(1.0, self._refresh)
 
     def _buttons(self) -> None:
@@ -202,7 +202,7 @@ class _Page:
             each.set_enabled(may and not once)
         self._show_figures()
         self._show_charts()
-        self._lags.show(self._query)
+        self._lags.show(self._query, {each.name for each in self._pipeline.streams})
         self._errors.show({self._query, self._pipeline.name})
 
     def _show_figures(self) -> None:
@@ -232,14 +232,21 @@ class _Page:
         )
         self._latency.set({part: elements.ms(element, "pipeline_latency", part) for part in ("p50", "p90", "p99")})
         self._lag.set({"lag": element.series("gauge", "pipeline_lag")})
-        self._batches.set({part: elements.ms(element, "pipeline_batch", part) for part in ("p50", "max")})
-        self._times.set(
-            {
-                "event time": _age(element, "pipeline_event_time"),
-                "watermark": _age(element, "pipeline_watermark"),
-            }
+        _set(
+            self._batches,
+            self._batches_card,
+            {part: elements.ms(element, "pipeline_batch", part) for part in ("p50", "max")},
         )
-        self._rows.set({"rows": element.series("gauge", "pipeline_state_rows")})
+        times = {"event time": "pipeline_event_time", "watermark": "pipeline_watermark"}
+        _set(self._times, self._times_card, {name: _age(element, gauge) for name, gauge in times.items()})
+        rows = element.series("gauge", "pipeline_state_rows")
+        _set(self._rows, self._rows_card, {"rows": rows if any(value for _, value in rows) else []})
+
+
+def _set(chart: parts.Lines, card: ui.element, lines: dict[str, list[Point]]) -> None:
+    """Show a chart that not every pipeline has something for."""
+    card.set_visibility(any(lines.values()))
+    chart.set(lines)
 
 
 # How one is.

@@ -88,7 +88,7 @@ def _row(console: Console, service: Service) -> dict[str, Any]:
     element = console.watch.element(service.name)
     found = state(console, service)
     handling, http = element.percentiles("handling"), element.percentiles("http_request")
-    lag = console.watch.lag(service.name) if service.streams else None
+    lag = _lag(console, service)
     records = element.rate("records_in") if service.streams else None
     requests = elements.counted_rate(element, "http_request")
     in_hand, many = element.gauge("in_hand"), len(element.instances)
@@ -126,10 +126,16 @@ def state(console: Console, service: Service) -> State:
             f"{paused:.0f} partition{'' if paused == 1 else 's'} paused",
             "behind a record that fails again and again",
         )
-    lag = console.watch.lag(service.name) or 0
-    if service.streams and lag > BEHIND:
+    lag = _lag(console, service)
+    if lag is not None and lag > BEHIND:
         return State("warn", f"{parts.number(lag)} behind")
     return State("good", "running", f"{many} instance{'' if many == 1 else 's'}")
+
+
+def _lag(console: Console, service: Service) -> int | None:
+    return (
+        elements.lag(console, service.name, {each.name for each in service.streams}) if service.streams else None
+    )
 
 
 class _Instances:
@@ -143,12 +149,13 @@ class _Instances:
                 "name": "Instance",
                 "address": "Address",
                 "ready": "Health",
+                "records": "Records",
+                "hand": "In hand",
                 "requests": "Requests",
                 "p99": "p99",
-                "running": "At work",
                 "heard": "Heard",
             },
-            right=("requests", "p99", "running"),
+            right=("records", "hand", "requests", "p99"),
             empty="No process of this app answers over HTTP.",
         )
 
@@ -177,7 +184,8 @@ class _Instances:
             said = self._said.get(each.address, State("off", "asked"))
             seen = each.last.histograms.get("http_request")
             requests = seen.count / max(each.last.interval_s, 0.001) if seen is not None else None
-            running = each.last.gauges.get("http_running")
+            records, in_hand = each.last.counters.get("records_in"), each.last.gauges.get("in_hand")
+            rate = None if records is None else records / max(each.last.interval_s, 0.001)
             rows.append(
                 {
                     "id": each.name,
@@ -187,7 +195,8 @@ class _Instances:
                     **elements.sortable(
                         requests=(parts.rate(requests), requests),
                         p99=(parts.seconds(seen.p99 if seen and seen.count else None), seen and seen.p99),
-                        running=(parts.number(running), running),
+                        records=(parts.rate(rate), rate),
+                        hand=(parts.number(in_hand), in_hand),
                     ),
                     "heard": parts.ago(each.last.at),
                     "_health": {"ready": said.health},
@@ -224,20 +233,20 @@ def service(console: Console, name: str) -> None:
         with parts.card("Rate", note="a second"):
             rates = parts.Lines(unit="/s")
         with parts.card("Handling a record"):
-            handling = parts.Lines(unit="ms")
+            handling = parts.Lines(unit=" ms")
         with parts.card("Answering a request"):
-            answering = parts.Lines(unit="ms")
+            answering = parts.Lines(unit=" ms")
         with parts.card("In hand", note="records being handled, or waiting for it"):
             in_hand = parts.Lines(area=True)
-        with parts.card("Instances", wide=True):
-            instances = _Instances(console)
-        if found.streams:
-            with parts.card("Partitions"):
-                lags = elements.Lags(console)
-        with parts.card("Declared"):
-            _declared(console, found)
-        with parts.card("Last errors", wide=True):
-            errors = elements.Errors(console)
+    with parts.card("Instances"):
+        instances = _Instances(console)
+    if found.streams:
+        with parts.card("Partitions"):
+            lags = elements.Lags(console)
+    with parts.card("Declared"):
+        _declared(console, found)
+    with parts.card("Last errors"):
+        errors = elements.Errors(console)
     parts.every(_READY_S, instances.ask)
 
     def refresh() -> None:
@@ -256,7 +265,7 @@ def service(console: Console, name: str) -> None:
         in_hand.set({"in hand": element.series("gauge", "in_hand")})
         instances.show(element)
         if found.streams:
-            lags.show(name)
+            lags.show(name, {each.name for each in found.streams})
         errors.show({name})
 
     parts.every(1.0, refresh)
@@ -265,7 +274,7 @@ def service(console: Console, name: str) -> None:
 def _show_figures(console: Console, service: Service, figures: parts.Figures) -> None:
     element = console.watch.element(service.name)
     handling, http = element.percentiles("handling"), element.percentiles("http_request")
-    lag = console.watch.lag(service.name) if service.streams else None
+    lag = _lag(console, service)
     figures.set("records", parts.rate(element.rate("records_in") if service.streams else None))
     figures.set("p50", parts.seconds(handling.p50 if handling else None))
     figures.set("p99", parts.seconds(handling.p99 if handling else None))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -160,8 +161,9 @@ class _Page:
         # A session's row is its state, and what it needs besides.
         record = kind.state_type if kind is not None else table.record_type
         self._below = "state" if kind is not None else ""
-        fields = [each.encode_name for each in msgspec.structs.fields(record)] if _is_struct(record) else []
-        self._fields = fields[:_COLUMNS]
+        fields = list(msgspec.structs.fields(record))[:_COLUMNS] if _is_struct(record) else []
+        self._fields = [each.encode_name for each in fields]
+        self._numbers = tuple(f"f_{each.encode_name}" for each in fields if each.type in (int, float, Decimal))
 
     def build(self) -> None:
         with parts.bar():
@@ -181,6 +183,7 @@ class _Page:
             self._problem.show(False)
             self._rows = parts.Table(
                 {"key": "Key", **{f"f_{name}": name for name in self._fields}},
+                right=self._numbers,
                 empty="No row.",
                 on_click=self._choose,
                 monospace=("key",),
@@ -189,12 +192,16 @@ class _Page:
                 self._before = parts.button("Before", self._go_back, icon="chevron_left")
                 self._next = parts.button("Next", self._go_on, icon="chevron_right")
                 self._where = ui.label().classes("hr-note")
-        with parts.card("Row") as self._one:
-            self._key = ui.label().classes("hr-mono")
+        with ui.dialog() as self._one, ui.element("div").classes("hr-dialog").style("width: 60rem"):
+            with ui.element("h2"):
+                self._key = ui.label().classes("hr-mono")
+            self._place_of_one = ui.label().classes("hr-note")
             self._value = parts.text_block()
             if self._table.keep == "history":
                 self._history_bar()
-        self._one.set_visibility(False)
+            with parts.bar():
+                parts.button("Close", self._one.close)
+        self._one.on("hide", self._choose_none)
         parts.every(_LOOK_S, self._look)
         parts.every(1.0, self._refresh)
 
@@ -217,7 +224,10 @@ class _Page:
             chosen.props('no-caps dense unelevated aria-label="How far back"')
             self._said = ui.label().classes("hr-note")
         self._history = parts.Table(
-            {f"f_{name}": name for name in self._fields}, empty="Nothing in this time.", per_page=20
+            {f"f_{name}": name for name in self._fields},
+            right=self._numbers,
+            empty="Nothing in this time.",
+            per_page=20,
         )
 
     # What the visitor does.
@@ -238,8 +248,11 @@ class _Page:
 
     async def _choose(self, row: dict[str, Any]) -> None:
         self._chosen = str(row["key"])
-        self._one.set_visibility(True)
         await self._look_at_one()
+        self._one.open()
+
+    def _choose_none(self) -> None:
+        self._chosen = None
 
     async def _choose_span(self, event: Any) -> None:
         self._span = event.value
@@ -305,11 +318,12 @@ class _Page:
         try:
             body, headers = await self._ask(f"/{quote(key, safe='')}", {})
         except _Refused as error:
-            self._key.set_text(key)
             self._value.set_text(str(error))
             return
+        finally:
+            self._key.set_text(key)
         place = headers.get("headrace-place")
-        self._key.set_text(f"{key}   at {place}" if place else key)
+        self._place_of_one.set_text(f"written at {place} of its stream" if place else "")
         self._value.set_text(_pretty(body))
         if self._table.keep == "history":
             await self._look_at_history(key)
@@ -363,6 +377,8 @@ def _cell(value: Any) -> str:
     """A field's value as a text of one line."""
     if value is None:
         return "–"
+    if isinstance(value, float):
+        return f"{value:.10g}"
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _CELL else f"{text[:_CELL]}…"
 
