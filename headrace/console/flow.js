@@ -60,7 +60,7 @@ export default {
       ]);
     });
     return h("div", { class: "hr-flow" }, [
-      h("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "The flow of data" }, [
+      h("svg", { style: `max-width: ${width}px; min-width: ${Math.round(width * 0.65)}px`, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": "The flow of data" }, [
         ...lines,
         ...boxes,
       ]),

@@ -141,8 +141,7 @@ def _edge_now(console: Console, graph: Graph, edge: Edge) -> dict[str, Any]:
         if sum(1 for each in graph.edges if each.target == target.id) == 1:
             flow = watch.stream(target.name).rate
     elif source.kind in ("stream", "table"):
-        stream = watch.stream(source.name)
-        flow = stream.rate if health.reads(console, target.kind, target.name) else 0.0
+        flow = watch.stream(source.name).rate if health.reads(console, target.kind, target.name) else 0.0
     if flow is None:
         return {}
     width = 1.2 if flow < 1 else 1.6 if flow < 100 else 2.2 if flow < 10_000 else 3.0

@@ -182,6 +182,7 @@ class Watch:
         self.problem = "The log has not answered yet."
         self.ticks = 0
         self._site = site
+        self._read: dict[str, deque[tuple[float, int]]] = {}  # when, and how far a group had come in all
         self._marks: dict[str, int] = {}
         self._stop = threading.Event()
         self._threads = [
@@ -212,6 +213,14 @@ class Watch:
         if found is None:
             return None
         return sum(self.lag_at(found, each.stream, each.partition) for each in found.positions)
+
+    def read_rate(self, group: str) -> float | None:
+        """How many records a second a group has read lately; None if there is no such group."""
+        past = self._read.get(group)
+        if not past or group not in self.groups:
+            return None
+        (then, before), (now, after) = past[0], past[-1]
+        return max(0.0, (after - before) / (now - then)) if now > then else 0.0
 
     def lag_at(self, group: GroupState, stream: str, partition: int) -> int:
         """The lag in one partition, with the end as it is now and not as it was when the group was asked for."""
@@ -248,6 +257,7 @@ class Watch:
                 groups_at = started
                 counts = admin.partition_counts()
                 self.groups = {each.name: each for each in admin.groups.describe_all(admin.groups.names())}
+                self._note_progress()
             shown = {name: count for name, count in counts.items() if not name.startswith("__")}
             places = [TopicPartition(name, p) for name, count in shown.items() for p in range(count)]
             ends: dict[str, dict[int, int]] = {name: {} for name in shown}
@@ -265,6 +275,15 @@ class Watch:
             self.problem = ""
             self.ticks += 1
             self._stop.wait(max(0.05, LOOK_S - (time.monotonic() - started)))
+
+    def _note_progress(self) -> None:
+        now, kept = time.monotonic(), {}
+        for name, group in self.groups.items():
+            past = kept[name] = self._read.get(name) or deque()
+            past.append((now, sum(each.committed or 0 for each in group.positions)))
+            while len(past) > 2 and now - past[1][0] >= 2 * RATE_OVER_S:
+                past.popleft()
+        self._read = kept
 
     def _listen(self) -> None:
         """Read our own streams on and on, those of reports from a while ago."""

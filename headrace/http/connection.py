@@ -132,9 +132,9 @@ class Connection(Receiver):
     def _send(self, request: Request, answer: Answer) -> None:
         gate = self.gate
         status, fields, body = answer
-        gate.answered += 1
-        if status >= 500:
-            gate.failures += 1
+        if request.route is None or request.route.counted:
+            gate.answered += 1
+            gate.failures += status >= 500
         if status != 204 and status != 304:
             fields += b"content-length: %d\r\n" % len(body)
         is_last = gate.stopping or not request.keep_alive
@@ -224,7 +224,6 @@ class Connection(Receiver):
         upstream = self.gate.router.upstream
         assert upstream is not None
         self._let_go()
-        self.gate.answered += 1
         Tunnel(upstream, request, self.transport, self.server_state).open()
 
     def _let_go(self) -> None:

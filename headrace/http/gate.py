@@ -159,6 +159,8 @@ class Gate:
 
     def end(self, request: Request) -> None:
         took_s = time.perf_counter() - self.running.pop(request)
+        if not request.route.counted:
+            return
         self.latency.record(took_s)
         own = self._own_latency.get(request.route.group)
         if own is not None:

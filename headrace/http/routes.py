@@ -35,6 +35,7 @@ class Route:
     bind: Binder
     group: str
     urgent: bool = False  # answered under any load: the probes
+    counted: bool = True  # among this server's requests and their latencies
 
     @property
     def name(self) -> str:
@@ -117,6 +118,7 @@ def make_route(
     kind: Kind = "plain",
     scope: str = PUBLIC,
     urgent: bool = False,
+    counted: bool = True,
 ) -> Route:
     """Check a handler and build its route; DefinitionError names the function and what is wrong."""
     where = f"{function.__module__}.{function.__qualname__}"
@@ -150,6 +152,7 @@ def make_route(
         bind=compile_binder(parameters, names),
         group=group,
         urgent=urgent,
+        counted=counted,
     )
 
 

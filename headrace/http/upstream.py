@@ -33,7 +33,7 @@ class Upstream:
         self._paths = frozenset(paths)
         self._folders = tuple(f"{folder}/" for folder in folders)
         self._client = HttpClient()
-        self.plain = make_route(name, "GET", "/", self._forward)
+        self.plain = make_route(name, "GET", "/", self._forward, counted=False)
         self.tunnel = make_route(name, "GET", "/", self._forward, kind="tunnel")
 
     def answers(self, path: str) -> bool:
