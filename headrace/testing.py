@@ -44,25 +44,32 @@ __all__ = [
 
 T = TypeVar("T")
 
+SHORTEST_PAUSE_S = 0.02
+LONGEST_PAUSE_S = 1.0
 TEST_SLOTS = 24  # real-time pipelines hold theirs for as long as they run
 
 
 def wait_until(condition: Callable[[], T], *, timeout_s: float = 30.0, what: str = "the condition") -> T:
     """Ask again and again until the answer is true, and return it; AssertionError when time is up.
 
+    Between two questions it waits twice as long as the last one took, so that asking takes no processor away
+    from what is waited for.
+
     >>> wait_until(lambda: 42)
     42
     """
     deadline = time.monotonic() + timeout_s
     while True:
+        asked_at = time.monotonic()
         answer = condition()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             raise AssertionError(
                 f"{what} has not come true within {timeout_s:g} s; the last answer was {answer!r}"
             )
-        time.sleep(0.02)
+        time.sleep(min(max(SHORTEST_PAUSE_S, 2 * (now - asked_at)), LONGEST_PAUSE_S))
 
 
 @pytest.fixture(scope="session")

@@ -27,6 +27,15 @@ def test_wait_until_time_is_up_fails_naming_the_thing_and_the_last_answer() -> N
     assert time.monotonic() - started < 5
 
 
+def test_wait_until_a_question_that_takes_long_is_asked_less_often() -> None:
+    asked = []
+
+    with pytest.raises(AssertionError, match=r"within 0.5 s"):
+        wait_until(lambda: asked.append(time.sleep(0.05)), timeout_s=0.5)
+
+    assert 2 <= len(asked) <= 5
+
+
 def test_unique_name_is_a_valid_stream_name_and_differs_between_tests(
     unique_name: Callable[[str], str], pytester: pytest.Pytester
 ) -> None:
