@@ -28,6 +28,7 @@ RATE = 2_000  # records a second that are handed on
 KEPT = 10_000
 HISTORY = 20_000  # records of the past; of more, a sample
 _SLICE = int(RATE * SLICE_S)
+_FETCH = 4 * _SLICE  # of which, if there are so many, a sample is taken from each partition
 _BEHIND = 2 * RATE
 _SAMPLES = 40  # places of the past at which a sample is taken
 _RECENT_S = 10.0
@@ -57,6 +58,8 @@ class Feed(Reader):
         self.count = 0  # of what was put into `items`, ever
         self.items: deque[Seen] = deque(maxlen=KEPT)
         self._positions: dict[int, int] = {}
+        self._read_at = 0.0
+        self._unseen: dict[int, int] = {}  # records of a partition for which none stands yet
         self._marks: deque[tuple[float, int, int]] = deque()
 
     @property
@@ -78,26 +81,37 @@ class Feed(Reader):
         return "latest"
 
     def _begun(self, positions: Mapping[int, int]) -> None:
+        self._read_at = time.monotonic()
         if not self._positions:
             self._positions = dict(positions)
 
     def _read(self, consumer: Consumer[Any]) -> None:
-        messages = consumer.batch(_SLICE, timeout=SLICE_S)
-        if len(messages) == _SLICE:
+        messages = consumer.batch(_FETCH, timeout=SLICE_S)
+        if len(messages) == _FETCH:
             self._catch_up(consumer)
         here = {partition: offset for (_, partition), offset in consumer.positions().items()}
-        passed = sum(max(0, offset - self._positions.get(place, offset)) for place, offset in here.items())
-        found = list(self._decoded(messages, max(1.0, passed / max(1, len(messages)))))
+        passed = {place: max(0, offset - self._positions.get(place, offset)) for place, offset in here.items()}
+        for partition, count in passed.items():
+            self._unseen[partition] = self._unseen.get(partition, 0) + count
+        began, self._read_at = self._read_at, time.monotonic()
+        chosen = _sample(messages, max(_SLICE, int(RATE * (self._read_at - began))))
+        found = [
+            seen for partition, few in chosen.items() for seen in self._decoded(few, self._weight(partition, few))
+        ]
         with self._lock:
             self._positions |= here
-            self.passed += passed
-            self.read += len(messages)
+            self.passed += sum(passed.values())
+            self.read += sum(len(few) for few in chosen.values())
             self.count += len(found)
             self.items.extend(found)
             now = time.monotonic()
             self._marks.append((now, self.passed, self.read))
             while self._marks[0][0] < now - _RECENT_S:
                 self._marks.popleft()
+
+    def _weight(self, partition: int, few: list[Message[Any]]) -> float:
+        """For how many each of these stands: all of the partition since some were read of it the last time."""
+        return max(1.0, self._unseen.pop(partition, 0) / len(few))
 
     def _decoded(self, messages: Iterable[Message[Any]], weight: float) -> Iterable[Seen]:
         for message in messages:
@@ -120,7 +134,19 @@ class Feed(Reader):
     def _forget(self) -> None:
         self.items.clear()
         self._positions.clear()
+        self._unseen.clear()
         self._marks.clear()
+
+
+def _sample(messages: list[Message[Any]], most: int) -> dict[int, list[Message[Any]]]:
+    """All of them if they are few enough, else as many of each partition, by partition."""
+    found: dict[int, list[Message[Any]]] = {}
+    for message in messages:
+        found.setdefault(message.partition, []).append(message)
+    if len(messages) <= most:
+        return found
+    share = max(1, most // len(found))
+    return {partition: few[:: -(-len(few) // share)] for partition, few in found.items()}
 
 
 class Follower:
