@@ -6,7 +6,7 @@ Only the logic: `headrace.console.streams` draws it. A number goes into the reco
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -123,14 +123,14 @@ def _typed(value: Any, kind: Kind) -> str:
     return value if isinstance(value, str) and kind != "json" else msgspec.json.encode(value).decode()
 
 
-def fill(stream: Stream[Any], typed: Mapping[str, str | bool | None]) -> Filled:
+def fill(stream: Stream[Any], fields: Sequence[Field], typed: Mapping[str, str | bool | None]) -> Filled:
     """The record of what was typed, by field; checked by the stream's codec.
 
     A field that is left empty is left out, is null where the schema has no other choice, or is missing.
     """
     record: dict[str, Any] = {}
     errors: dict[str, str] = {}
-    for field in fields_of(stream.codec.schema):
+    for field in fields:
         entry = typed.get(field.name)
         if entry is None or (isinstance(entry, str) and not entry.strip()):
             if not field.required:

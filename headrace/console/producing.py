@@ -10,7 +10,7 @@ from nicegui import ui
 from headrace.console import parts
 from headrace.console._form import Field, check, choice_text, fields_of, fill
 from headrace.console.console import Console
-from headrace.errors import HeadraceError
+from headrace.errors import HeadraceError, SchemaError
 from headrace.log.ack import Ack
 from headrace.log.producer import Producer
 from headrace.log.stream import Stream
@@ -28,14 +28,13 @@ class Producing:
 
     async def load(self) -> None:
         try:
-            self._stream = await parts.in_thread(self._console.site.admin().stream, self._name)
+            self._stream, self._fields = await parts.in_thread(_known, self._console, self._name)
         except HeadraceError as error:
             self._waiting.show(False)
             with self._body:
                 parts.failure(error.message, error.remedy)
             return
         self._waiting.show(False)
-        self._fields = fields_of(self._stream.codec.schema)
         with self._body, parts.card(f"A record of {self._stream.codec.name}"):
             self._build()
 
@@ -65,7 +64,7 @@ class Producing:
         """From the form to JSON: what was typed goes along."""
         as_json = self._mode.value == "json"
         if as_json and not self._text.value:
-            filled = fill(self._stream, self._typed())
+            filled = fill(self._stream, self._fields, self._typed())
             if filled.value is not None:
                 self._text.value = msgspec.json.format(filled.value, indent=2).decode()
         self._form.set_visibility(not as_json)
@@ -98,7 +97,7 @@ class Producing:
     def _checked(self) -> bytes | None:
         """The record's bytes; None if something does not fit, which is told where it is."""
         if self._fields and self._mode.value == "form":
-            filled = fill(self._stream, self._typed())
+            filled = fill(self._stream, self._fields, self._typed())
             value, errors = filled.value, filled.errors
             for name, each in self._inputs.items():
                 if hasattr(each, "error"):
@@ -109,6 +108,20 @@ class Producing:
             rest = errors = check(self._stream, value)
         self._problem.set_text(". ".join(f"{name or 'The value'} {text}" for name, text in rest.items()))
         return None if errors else value
+
+
+def _known(console: Console, name: str) -> tuple[Stream[Any], list[Field]]:
+    """The stream as its schema has it, and the fields with the defaults that only the schema says."""
+    try:
+        stream = console.site.admin().stream(name)
+    except (ValueError, TypeError) as error:
+        if isinstance(error, HeadraceError):
+            raise
+        raise SchemaError(
+            f"The schema of {name} is not one of ours: {error}.", remedy="Write the record with another client."
+        ) from None
+    versions = console.site.schemas.of(name)
+    return stream, fields_of(versions[-1].record if versions else {})
 
 
 def _publish(console: Console, stream: Stream[Any], value: bytes, key: str | None) -> Ack:

@@ -38,6 +38,7 @@ class Parcel(hr.Record):
 
 
 STREAM = hr.Stream("parcels", Parcel, key=("id",))
+FIELDS = fields_of(STREAM.codec.schema)
 TYPED: dict[str, str | bool | None] = {
     "id": "p-1",
     "weight": "1.50",
@@ -72,14 +73,14 @@ def test_fields_of_a_schema_are_in_its_order_with_what_they_may_be() -> None:
 
 
 def test_what_was_typed_becomes_a_record_with_its_digits() -> None:
-    filled = fill(STREAM, TYPED)
+    filled = fill(STREAM, FIELDS, TYPED)
 
     assert filled.errors == {}
     assert filled.value == (
         b'{"id":"p-1","weight":1.50,"count":12345678901,"at":"2026-01-31T12:00:00+01:00",'
         b'"to":{"city": "Bern"},"size":"large","fragile":true,"price":"9.90","note":null}'
     )
-    filled = fill(STREAM, {**TYPED, "rank": "2", "tags": '["a"]', "due": "2026-02-01", "note": " x "})
+    filled = fill(STREAM, FIELDS, {**TYPED, "rank": "2", "tags": '["a"]', "due": "2026-02-01", "note": " x "})
     assert filled.value is not None
     record = STREAM.codec.decode(filled.value)
     assert (record.rank, record.tags, record.due, record.note) == (2, ("a",), date(2026, 2, 1), " x ")
@@ -102,7 +103,7 @@ def test_what_was_typed_becomes_a_record_with_its_digits() -> None:
     ],
 )
 def test_what_does_not_fit_is_told_at_its_field(changes: dict[str, Any], errors: dict[str, str]) -> None:
-    filled = fill(STREAM, {**TYPED, **changes})
+    filled = fill(STREAM, FIELDS, {**TYPED, **changes})
 
     assert filled.value is None
     assert filled.errors == errors

