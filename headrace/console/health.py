@@ -12,7 +12,8 @@ from headrace.console.watch import KEPT, Point, Watch
 from headrace.metrics import ExceptionRecord, Percentiles
 
 BEHIND = 10_000  # so many records of lag deserve a look
-_LATENCIES = ("pipeline_latency", "service_latency", "http_request")
+_LATENCIES = ("pipeline_latency", "handling", "http_request")
+_WORST_FIRST: tuple[Health, ...] = ("bad", "warn", "off", "good")
 
 
 class State(NamedTuple):
@@ -29,12 +30,13 @@ def of(console: Console, kind: str, name: str) -> State:
     if kind in ("stream", "table"):
         return stream(watch, name)
     if kind == "pipeline":
-        return pipeline(watch, name)
+        queries = console.app.pipelines[name].queries if name in console.app.pipelines else [name]
+        found = [pipeline(watch, query) for query in queries]
+        return min(found, key=lambda each: _WORST_FIRST.index(each.health))
     if kind == "service":
         return service(watch, name)
     if kind == "model":
-        version = watch.element(name).gauge("model_version")
-        return State("off", "not in use") if version is None else State("good", f"version {version:.0f}")
+        return model(watch, name)
     return State("off", "")
 
 
@@ -86,12 +88,23 @@ def service(watch: Watch, name: str) -> State:
     return State("good", f"p50 {parts.seconds(seen.p50)}" if seen is not None else "works", title)
 
 
+def model(watch: Watch, name: str) -> State:
+    """Which version the instances have: all the same, soon after it was chosen."""
+    reported = (each.last.gauges.get("model_version") for each in watch.element(name).instances)
+    versions = sorted({f"{version:.0f}" for version in reported if version is not None})
+    if not versions:
+        return State("off", "not in use")
+    if len(versions) > 1:
+        return State("warn", f"versions {', '.join(versions)}")
+    return State("off", "no version") if versions == ["0"] else State("good", f"version {versions[0]}")
+
+
 def reads(console: Console, kind: str, name: str) -> bool:
     """Whether this element reads now."""
-    element = console.watch.element(name)
     if kind == "pipeline":
-        return bool(element.instances) and bool(element.gauge("pipeline_up"))
-    return bool(element.instances)
+        queries = console.app.pipelines[name].queries if name in console.app.pipelines else [name]
+        return any(console.watch.element(query).gauge("pipeline_up") for query in queries)
+    return bool(console.watch.element(name).instances)
 
 
 def latency(watch: Watch, name: str) -> Percentiles | None:
