@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import sys
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,8 @@ async def run(app: App, asked: dict[str, Any]) -> None:
     """Serve on the port that the services hand on to; without services, where they would be."""
     from headrace.console.server import serve
 
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("headrace.console").setLevel(logging.INFO)  # who did what
     stop, http = stop_on_signals(), app.settings.http
     behind = asked["port"]
     app.check_pages()

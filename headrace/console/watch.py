@@ -35,7 +35,6 @@ RATE_OVER_S = 3.0
 GROUPS_S = 2.0
 POLICY_S = 10.0
 EXCEPTIONS = 1000
-LETTERS = 100_000
 HOT = 2.0  # a partition with so many times its fair share is hot
 BUCKET_S = 5
 
@@ -183,7 +182,7 @@ class Watch:
         self.ticks = 0
         self._site = site
         self._read: dict[str, deque[tuple[float, int]]] = {}  # when, and how far a group had come in all
-        self._marks: dict[str, int] = {}
+        self._marks: dict[str, set[tuple[int, int]]] = {}  # of dead letters' streams: partition and offset
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(target=self._keep, args=(work,), name=f"headrace-{work.__name__}", daemon=True)
@@ -232,8 +231,12 @@ class Watch:
 
     def letters(self, stream: str) -> int:
         """How many dead letters of a stream are open: those there are, less those marked as dealt with."""
-        name = f"{stream}{DEAD_LETTER_SUFFIX}"
-        return max(0, self.stream(name).records - self._marks.get(name, 0))
+        view = self.stream(f"{stream}{DEAD_LETTER_SUFFIX}")
+        marks = self._marks.get(view.name, set())
+        first = {each.partition: each.first_offset for each in view.state.partitions} if view.state else {}
+        if any(first.values()):  # retention has taken some, and what was marked of them is no more
+            return max(0, view.records - sum(1 for place, offset in marks if offset >= first.get(place, 0)))
+        return max(0, view.records - len(marks))
 
     # How it keeps up.
 
@@ -249,15 +252,16 @@ class Watch:
     def _look(self) -> None:
         """Once a second: how far the streams have come. Now and then: groups and policies."""
         admin = self._site.admin()
-        groups_at = policy_at = 0.0
+        groups_at = policy_at = groups_took = 0.0
         counts: dict[str, int] = {}
         while not self._stop.is_set():
             started = time.monotonic()
-            if started - groups_at >= GROUPS_S:
+            if started - groups_at >= max(GROUPS_S, 20 * groups_took):  # where there are many, less often
                 groups_at = started
                 counts = admin.partition_counts()
                 self.groups = {each.name: each for each in admin.groups.describe_all(admin.groups.names())}
                 self._note_progress()
+                groups_took = time.monotonic() - started
             shown = {name: count for name, count in counts.items() if not name.startswith("__")}
             places = [TopicPartition(name, p) for name, count in shown.items() for p in range(count)]
             ends: dict[str, dict[int, int]] = {name: {} for name in shown}
@@ -274,7 +278,8 @@ class Watch:
             self.streams = streams
             self.problem = ""
             self.ticks += 1
-            self._stop.wait(max(0.05, LOOK_S - (time.monotonic() - started)))
+            took = time.monotonic() - started
+            self._stop.wait(max(took, LOOK_S - took))
 
     def _note_progress(self) -> None:
         now, kept = time.monotonic(), {}
@@ -289,6 +294,7 @@ class Watch:
         """Read our own streams on and on, those of reports from a while ago."""
         self._site.admin().ensure(metrics_stream, exceptions_stream, checkpoints_stream)
         now = datetime.now(UTC)
+        self._marks, self.checkpoints = {}, {}
         sources: list[tuple[Consumer[Any], Callable[[Any], None]]] = []
         try:
             begin = now - timedelta(days=1)
@@ -324,12 +330,12 @@ class Watch:
 
     def _take_checkpoint(self, record: Checkpoint) -> None:
         key = (record.element, record.name)
-        if record.element.endswith(DEAD_LETTER_SUFFIX):
-            if key not in self.checkpoints:
-                self._marks[record.element] = self._marks.get(record.element, 0) + 1
-            if len(self.checkpoints) > LETTERS:
-                return
-        self.checkpoints[key] = record
+        if not record.element.endswith(DEAD_LETTER_SUFFIX):
+            self.checkpoints[key] = record
+            return
+        partition, _, offset = record.name.partition("/")
+        if partition.isdecimal() and offset.isdecimal():
+            self._marks.setdefault(record.element, set()).add((int(partition), int(offset)))
 
 
 def _is_recent(instance: InstanceView) -> bool:
