@@ -84,7 +84,7 @@ class Follower:
         self._lines: deque[Line] = deque(maxlen=SHOWN_MAX)
         self._ticks: deque[_Tick] = deque(maxlen=_WINDOW_TICKS)
         self._problem = ""
-        self._asked = time.monotonic()
+        self._asked = self._looked = time.monotonic()
         self._ended = False
         self._stop = threading.Event()
         self._positions: dict[int, int] = {}
@@ -166,6 +166,8 @@ class Follower:
         admin = self._site.admin()
         admin.must_exist(self._stream)
         self._partitions = self._filter.partitions(admin.partition_counts()[self._stream])
+        if not self._partitions:
+            raise NotFoundError(f"Stream {self._stream!r} has no partition {self._filter.partition}.")
         self._positions = self._ends() | self._positions
 
     def _ends(self) -> dict[int, int]:
@@ -177,6 +179,7 @@ class Follower:
 
     def _tick(self, source: Reader) -> None:
         ends = self._ends()
+        self._looked = time.monotonic()
         if any(end < self._positions[p] for p, end in ends.items()):  # the stream was deleted and made again
             self._positions = self._last_ends = dict(ends)
             if self._filter.looks_inside:
@@ -242,7 +245,7 @@ class Follower:
     def _add(self, lines: list[Line], *, came: int, looked_at: int, passed: int, fits: int) -> None:
         with self._lock:
             self._lines.extend(lines)
-            self._ticks.append(_Tick(time.monotonic(), came, looked_at, passed, fits, len(lines)))
+            self._ticks.append(_Tick(self._looked, came, looked_at, passed, fits, len(lines)))
 
     def _tell(self, problem: str) -> None:
         with self._lock:

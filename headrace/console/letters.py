@@ -330,7 +330,9 @@ class _Page:
         self._about.set_text(f"{letter.element}, in {letter.stage}{tried}, {letter.at[:23].replace('T', ' ')} UTC")
         self._reason.set_text(f"{letter.kind}: {letter.message}")
         self._key_said.set_text("No key" if letter.key is None else f"Key: {key_text(letter.key)}")
-        self._value_said.set_text(f"Value: {form}{f'. {note}' if note else ''}")
+        editable = form in ("JSON", "text") and len(letter.value or b"") <= _EDIT_MAX
+        notes = [form, *([note] if note else []), *([] if editable else ["It cannot be edited here."])]
+        self._value_said.set_text(f"Value: {'. '.join(notes)}")
         self._text.set_text(text)
         self._text.classes(**{"add" if form == "bytes" else "remove": "hr-bytes"})
         self._headers.table.set_visibility(bool(letter.headers))
@@ -343,7 +345,7 @@ class _Page:
         )
         may = self._console.may_operate()
         self._doing.set_visibility(may)
-        self._edit_button.set_enabled(form in ("JSON", "text") and len(letter.value or b"") <= _EDIT_MAX)
+        self._edit_button.set_enabled(editable)
         self._editing(False)
         self._card.set_visibility(True)
 

@@ -17,7 +17,7 @@ from headrace.errors import HeadraceError, SettingsError
 
 _ROWS = 50
 _FOLLOW_S = 0.5
-_WIDTHS = ("7rem", "8rem", "8rem", "auto", "5rem")
+_WIDTHS = ("6.5rem", "7rem", "7rem", "auto", "4.8rem")
 _JUMPS = {"end": "Newest", "start": "Oldest", "offset": "Offset", "at": "Time"}
 
 
