@@ -23,7 +23,7 @@ def live_fleet() -> None:
     with hr.ui.row():
         hr.ui.counter(telemetry, "readings")
         hr.ui.counter(anomalies, "anomalies")
-        hr.ui.counter(recovery, "steps to recover", where=lambda step: step.number == 1)
+        hr.ui.counter(recovery, "recoveries", where=lambda step: step.number == 1)
     with hr.ui.card("Anomalies: how far from usual, by the version of the model that says so"):
         hr.ui.line(anomalies, y="score", by=lambda each: f"version {each.version}", last="5 minutes")
     with hr.ui.card("Devices; red: an anomaly in the last seconds"):
@@ -31,13 +31,13 @@ def live_fleet() -> None:
             devices,
             columns={
                 "device": "device",
+                "score": lambda reading: score(reading) or None,
                 "°C": "temperature",
                 "cpu %": "cpu",
                 "memory %": "memory",
                 "disk MB/s": "disk_io",
                 "disk ms": "disk_latency",
                 "network MB/s": "network_io",
-                "score": lambda reading: score(reading) or None,
             },
             sort=lambda reading: (-score(reading), reading.device),
             color=lambda reading: "red" if score(reading) else None,

@@ -110,9 +110,9 @@ def say_number(value: float) -> str:
 
 
 def _say_decimal(value: Decimal) -> str:
-    """An amount with the decimals that it has, up to two."""
+    """An amount: with two decimals, if it has any."""
     exponent = value.as_tuple().exponent
-    return f"{value:,.{min(2, max(0, -exponent))}f}" if isinstance(exponent, int) else str(value)
+    return f"{value:,.{2 if exponent < 0 else 0}f}" if isinstance(exponent, int) else str(value)
 
 
 def _say_time(value: datetime) -> str:

@@ -59,7 +59,10 @@ class _Grid:
         self._marks: list[str] = []
 
     def build(self) -> None:
-        with ui.element("div").classes("hr-ui-scroll"), ui.element("table").classes("hr-ui-table"):
+        with (
+            ui.element("div").classes("hr-ui-scroll").props("tabindex=0"),
+            ui.element("table").classes("hr-ui-table"),
+        ):
             with ui.element("thead"), ui.element("tr"):
                 self._head = [Words("th", name).props("scope=col") for name in self.columns]
             self._body = ui.element("tbody")

@@ -91,21 +91,23 @@ export default {
       pen.clearRect(0, 0, this.width, this.height);
       const size = Math.max(2, Math.min(4, this.width / 300));
       let moving = false, near = null, nearest = 12;
-      this.shown.forEach((point, number) => {
+      const rank = new Map(this.shown.map((point, number) => [point, (this.shown.length - number) / this.keep]));
+      const isWay = (point) => point.fromLatitude !== undefined;
+      // Those at the end of a way are few and said for a reason: above the others.
+      for (const point of [...this.shown.filter((each) => !isWay(each)), ...this.shown.filter(isWay)]) {
         const age = now - point.since;
         if (age < 0) {
           moving = true;
-          return;
+          continue;
         }
         const [x, y] = this.place(point.latitude, point.longitude);
         // The newest half is bright, the rest fades away.
-        const rank = (this.shown.length - number) / this.keep;
-        const alpha = this.fades ? Math.max(0.12, Math.min(0.9, 1.5 * (1 - rank))) : 0.85;
+        const alpha = this.fades ? Math.max(0.12, Math.min(0.9, 1.5 * (1 - rank.get(point)))) : 0.85;
         pen.fillStyle = pen.strokeStyle = point.color;
-        if (point.fromLatitude !== undefined) this.drawWay(pen, point, x, y, alpha, Math.min(1, age / 700));
+        if (isWay(point)) this.drawWay(pen, point, x, y, alpha, Math.min(1, age / 700));
         pen.globalAlpha = alpha;
         pen.beginPath();
-        pen.arc(x, y, size, 0, 7);
+        pen.arc(x, y, isWay(point) ? size * 1.25 : size, 0, 7);
         pen.fill();
         if (this.fades && age < GLOW_MS) {
           moving = true;
@@ -117,7 +119,7 @@ export default {
         }
         const away = this.pointer ? Math.hypot(this.pointer[0] - x, this.pointer[1] - y) : nearest;
         if (away < nearest && point.label) [near, nearest] = [{ ...point, x, y }, away];
-      });
+      }
       if (near) this.drawLabel(pen, near);
       if (moving && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
         this.frame = requestAnimationFrame(() => this.draw());

@@ -172,7 +172,7 @@ def test_iot_fleet_has_what_is_not_usual_first_and_the_versions(
         app.health.publish(iot.of.factory.model(), by="factory")
 
         wait_until(lambda: iot.rows("Devices")[0][0] == suspect.device, what="the suspect, first")
-        assert iot.rows("Devices")[0][-1] == "9.25"
+        assert iot.rows("Devices")[0][1] == "9.25"
         wait_until(
             lambda: [row[1:] for row in iot.rows("What was done")] == [[suspect.device, "switched off"]], what="it"
         )
