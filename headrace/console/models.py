@@ -211,7 +211,7 @@ class _Page:
                     {
                         "shadow": "Version",
                         "against": "Against",
-                        "difference": "Mean difference",
+                        "difference": "Difference",
                         "correlation": "Correlation",
                         "at": "When",
                     },
@@ -383,8 +383,11 @@ class _Reports:
 
     def drift_rows(self) -> list[dict[str, Any]]:
         last = {each.instance: each for each in self.drift}
+        alive = {each.name for each in _users(self._console, self._name)} & last.keys()
         rows = []
         for instance, report in last.items():
+            if alive and instance not in alive:
+                continue  # of a process that has ended
             for feature, index in report.index.items():
                 rows.append(
                     {

@@ -46,6 +46,8 @@ def seconds(value: float | None) -> str:
     """A time that something took."""
     if value is None:
         return "–"
+    if 0 < value < 0.00005:
+        return f"{value * 1e6:.0f} µs"
     if value < 0.0995:
         return f"{value * 1000:.1f} ms" if value < 0.00995 else f"{value * 1000:.0f} ms"
     if value < 1:

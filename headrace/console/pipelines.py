@@ -9,7 +9,6 @@ from nicegui import ui
 from headrace.console import elements, parts
 from headrace.console.console import Console
 from headrace.console.health import BEHIND, State
-from headrace.console.parts import Health
 from headrace.console.watch import ElementView, Point
 from headrace.log.deadletter import Checkpoint
 from headrace.log.stream import Stream
@@ -119,6 +118,7 @@ class _Page:
         with parts.bar():
             self._state = parts.State()
             self._buttons()
+            self._why = ui.label().classes("hr-note")
             ui.element("div").classes("hr-grow")
             if len(self._pipeline.queries) > 1:
                 chosen = ui.toggle(self._pipeline.queries, value=self._query, on_change=self._choose)
@@ -193,6 +193,7 @@ class _Page:
     def _refresh(self) -> None:
         found = state(self._console, self._pipeline, self._query)
         self._state.set(found.health, found.text)
+        self._why.set_text(found.title if found.health == "bad" else "")
         wanted = wish(self._console, self._pipeline)
         paused = wanted is not None and wanted.state.get("wanted") == "paused"
         once, may = self._pipeline.trigger.kind == "once", self._console.may_operate()
@@ -276,8 +277,8 @@ def state(console: Console, pipeline: Pipeline, query: str) -> State:
     if not is_up:
         return State("bad", "not running", _why(console, query))
     lag = console.watch.lag(query) or 0
-    health: Health = "warn" if lag > BEHIND else "good"
-    return State(health, "running", f"{parts.number(lag)} records to go")
+    words = f"{parts.number(lag)} records to go"
+    return State("warn", "running, behind", words) if lag > BEHIND else State("good", "running", words)
 
 
 def _why(console: Console, query: str) -> str:

@@ -62,7 +62,7 @@ def services(console: Console) -> None:
             refused="Refused",
         )
     with parts.card("Instances"):
-        instances = _Instances(console)
+        instances = _Instances(console, of_service=False)
     parts.every(_READY_S, instances.ask)
 
     def refresh() -> None:
@@ -141,21 +141,21 @@ def _lag(console: Console, service: Service) -> int | None:
 class _Instances:
     """The processes that answer over HTTP, each with what it says at /readyz."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, of_service: bool) -> None:
         self._console = console
         self._said: dict[str, State] = {}
+        own = {"records": "Records", "hand": "In hand"} if of_service else {"running": "At work"}
         self._table = parts.Table(
             {
                 "name": "Instance",
                 "address": "Address",
                 "ready": "Health",
-                "records": "Records",
-                "hand": "In hand",
+                **own,
                 "requests": "Requests",
                 "p99": "p99",
                 "heard": "Heard",
             },
-            right=("records", "hand", "requests", "p99"),
+            right=(*own, "requests", "p99"),
             empty="No process of this app answers over HTTP.",
         )
 
@@ -185,6 +185,7 @@ class _Instances:
             seen = each.last.histograms.get("http_request")
             requests = seen.count / max(each.last.interval_s, 0.001) if seen is not None else None
             records, in_hand = each.last.counters.get("records_in"), each.last.gauges.get("in_hand")
+            running = each.last.gauges.get("http_running")
             rate = None if records is None else records / max(each.last.interval_s, 0.001)
             rows.append(
                 {
@@ -197,6 +198,7 @@ class _Instances:
                         p99=(parts.seconds(seen.p99 if seen and seen.count else None), seen and seen.p99),
                         records=(parts.rate(rate), rate),
                         hand=(parts.number(in_hand), in_hand),
+                        running=(parts.number(running), running),
                     ),
                     "heard": parts.ago(each.last.at),
                     "_health": {"ready": said.health},
@@ -239,7 +241,7 @@ def service(console: Console, name: str) -> None:
         with parts.card("In hand", note="records being handled, or waiting for it"):
             in_hand = parts.Lines(area=True)
     with parts.card("Instances"):
-        instances = _Instances(console)
+        instances = _Instances(console, of_service=True)
     if found.streams:
         with parts.card("Partitions"):
             lags = elements.Lags(console)

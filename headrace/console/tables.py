@@ -161,7 +161,8 @@ class _Page:
         # A session's row is its state, and what it needs besides.
         record = kind.state_type if kind is not None else table.record_type
         self._below = "state" if kind is not None else ""
-        fields = list(msgspec.structs.fields(record))[:_COLUMNS] if _is_struct(record) else []
+        fields = list(msgspec.structs.fields(record)) if _is_struct(record) else []
+        fields = [each for each in fields if kind is not None or each.name not in table.key][:_COLUMNS]
         self._fields = [each.encode_name for each in fields]
         self._numbers = tuple(f"f_{each.encode_name}" for each in fields if each.type in (int, float, Decimal))
 
@@ -196,7 +197,7 @@ class _Page:
             with ui.element("h2"):
                 self._key = ui.label().classes("hr-mono")
             self._place_of_one = ui.label().classes("hr-note")
-            self._value = parts.text_block()
+            self._value = parts.text_block().style("flex: none; max-height: 45vh")
             if self._table.keep == "history":
                 self._history_bar()
             with parts.bar():
