@@ -8,6 +8,7 @@ from nicegui import ui
 
 from headrace.console import elements, parts
 from headrace.console.console import Console
+from headrace.console.records import short_time
 from headrace.console.watch import EXCEPTIONS
 from headrace.metrics import ExceptionRecord
 
@@ -43,7 +44,7 @@ class _Page:
                         "element": "Element",
                         "kind": "Error",
                         "message": "The newest of them",
-                        "newest": "Newest (UTC)",
+                        "newest": "Newest, UTC",
                     },
                     right=("count",),
                     on_click=self._choose,
@@ -59,9 +60,8 @@ class _Page:
                         self._all = parts.button("Show all", self._choose_all)
                     self._table = parts.Table(
                         {
-                            "at": "When (UTC)",
+                            "at": "When, UTC",
                             "element": "Element",
-                            "stage": "In",
                             "kind": "Error",
                             "message": "What happened",
                             "source": "Record",
@@ -122,7 +122,7 @@ class _Page:
             "element": element if own else f"{app}/{element}",
             "kind": f"▸ {kind}" if group == self._group else kind,
             "message": members[0].message[:_MESSAGE],
-            "newest": parts.clock(members[0].at),
+            "newest": short_time(members[0].at),
             **elements.sortable(count=(f"{len(members):,}", len(members))),
             "_health": {"kind": "bad"},
             "_titles": {"message": members[0].message[:1000]},
@@ -133,15 +133,14 @@ class _Page:
         target = _target(each)
         return {
             "id": id,
-            "at": parts.clock(each.at),
+            "at": short_time(each.at),
             "element": each.element if own else f"{each.app}/{each.element}",
-            "stage": each.stage,
             "kind": each.kind,
             "message": each.message[:_MESSAGE],
             "source": f"{each.stream} {each.partition}/{each.offset}" if target else "–",
             "_links": {"source": target} if target else {},
             "_health": {"kind": "bad"},
-            "_titles": {"message": each.message[:1000]},
+            "_titles": {"message": each.message[:1000], "at": parts.clock(each.at)},
         }
 
     def _choose(self, row: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import datetime
 from typing import Any
 
 from nicegui import ui
@@ -10,7 +11,7 @@ from nicegui import ui
 from headrace.console import elements, parts
 from headrace.console._form import check
 from headrace.console.console import Console
-from headrace.console.records import key_text, one_line, value_text
+from headrace.console.records import key_text, one_line, short_time, value_text
 from headrace.errors import HeadraceError
 from headrace.log.deadletter import Cause, DeadLetter, DeadLetterBox, Filter, Overview, without_numbers
 from headrace.log.stream import DEAD_LETTER_SUFFIX
@@ -98,7 +99,7 @@ class _Page:
                         "stage": "In",
                         "kind": "Error",
                         "message": "Reason",
-                        "newest": "Newest",
+                        "newest": "Newest, UTC",
                     },
                     right=("count",),
                     on_click=self._choose,
@@ -123,7 +124,7 @@ class _Page:
         self._letters = parts.Table(
             {
                 "letter": "Letter",
-                "at": "Died (UTC)",
+                "at": "Died, UTC",
                 "element": "Element",
                 "kind": "Error",
                 "key": "Key",
@@ -192,7 +193,7 @@ class _Page:
             "stage": cause.stage,
             "kind": cause.kind,
             "message": f"{'▸ ' if chosen else ''}{cause.message or 'other reasons'}"[:300],
-            "newest": cause.newest[:19].replace("T", " "),
+            "newest": _when(cause.newest),
             **elements.sortable(count=(f"{cause.count:,}", cause.count)),
             "_titles": {"message": cause.message},
             "_health": {"kind": "bad"},
@@ -205,7 +206,7 @@ class _Page:
             "id": letter.id,
             "letter": letter.id,
             "letter_sort": int(letter.id.partition("/")[2]),
-            "at": letter.at[:23].replace("T", " "),
+            "at": _when(letter.at),
             "element": letter.element,
             "kind": letter.kind,
             "key": "–" if letter.key is None else (key_text(letter.key) or "")[:80],
@@ -400,6 +401,13 @@ class _Page:
             which = Filter(ids=(self._letter.id,))
             if await self._console.act(f"Dropped letter {self._letter.id}", self._box.drop, which):
                 await self._done()
+
+
+def _when(text: str) -> str:
+    try:
+        return short_time(datetime.fromisoformat(text))
+    except ValueError:  # whoever wrote the letter wrote something else
+        return text[:23]
 
 
 def _same(one: Cause, other: Cause) -> bool:

@@ -40,6 +40,7 @@ _OPTIONS = {
     "auto.offset.reset": "earliest",
     "fetch.wait.max.ms": 10,
     "fetch.error.backoff.ms": 100,
+    "fetch.queue.backoff.ms": 10,
     # What is fetched ahead, and thrown away at the next jump, stays small.
     "queued.min.messages": 1000,
     "queued.max.messages.kbytes": 4096,

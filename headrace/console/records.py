@@ -236,6 +236,12 @@ def time_of(raw: Any) -> datetime:
     return datetime.fromtimestamp(max(raw.timestamp()[1], 0) / 1000, UTC)
 
 
+def short_time(at: datetime) -> str:
+    """When, in UTC: to the millisecond if it was today, else to the minute."""
+    at = at.astimezone(UTC)
+    return f"{at:%H:%M:%S.%f}"[:-3] if at.date() == datetime.now(UTC).date() else f"{at:%Y-%m-%d %H:%M}"
+
+
 def key_text(key: bytes | None) -> str | None:
     r"""A key or header as text; what is no text, in hexadecimal digits.
 

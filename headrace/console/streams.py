@@ -51,7 +51,7 @@ def streams(console: Console, own: str = "", others: str = "", find: str = "") -
                 "kept": "Kept",
                 "groups": "Groups",
                 "lag": "Lag",
-                "letters": "Dead letters",
+                "letters": "Dead",
             },
             right=("rate", "records", "size", "partitions", "groups", "lag", "letters"),
             empty="No such stream.",
@@ -127,6 +127,7 @@ def _row(console: Console, view: StreamView) -> dict[str, Any]:
             "partitions": f"hot: {', '.join(map(str, hot))}" if hot else "",
             "groups": ", ".join(group.name for group in groups),
             "lag": "of the group that is furthest behind",
+            "letters": "open dead letters",
         },
         "_health": {
             **({"partitions": "warn"} if hot else {}),
@@ -388,7 +389,11 @@ class _Schema:
         with parts.bar():
             self._new = ui.select(options, value=newest, label="Version").props("dense outlined")
             before = newest - 1 if newest - 1 in self._versions else newest
-            self._old = ui.select(options, value=before, label="compared with").props("dense outlined")
+            self._old = (
+                ui.select(options, value=before, label="compared with")
+                .props("dense outlined")
+                .style("min-width: 9rem")
+            )
             self._said = ui.label().classes("hr-note")
         with parts.card("Differences"):
             self._differences = parts.text_block()

@@ -12,7 +12,7 @@ from headrace.console import parts
 from headrace.console.console import Console
 from headrace.console.follow import Follower, Seen
 from headrace.console.reading import Direction, Page, Position, read_page, read_record
-from headrace.console.records import COMPARISONS, Comparison, Filter, Line, View
+from headrace.console.records import COMPARISONS, Comparison, Filter, Line, View, short_time
 from headrace.errors import HeadraceError, SettingsError
 
 _ROWS = 50
@@ -358,7 +358,7 @@ def _row(name: str, line: Line) -> dict[str, Any]:
     return {
         "id": line.id,
         "place": line.id,
-        "at": _time(line.at),
+        "at": short_time(line.at),
         "key": "–" if line.key is None else line.key[:80],
         "text": line.text,
         "size": parts.size(line.size),
@@ -366,12 +366,6 @@ def _row(name: str, line: Line) -> dict[str, Any]:
         "_links": {"place": parts.link("streams", name, partition=line.partition, offset=line.offset)},
         "_titles": {"text": line.text, "key": (line.key or "")[:400], "at": parts.clock(line.at)},
     }
-
-
-def _time(at: datetime) -> str:
-    """When, without the date if that is today's."""
-    text = parts.clock(at)
-    return text[11:] if at.date() == datetime.now(UTC).date() else text[:16]
 
 
 def _say_page(page: Page, filtered: bool, direction: str) -> str:

@@ -33,6 +33,7 @@ _RETENTION = timedelta(days=30)
 _MAX_BYTES = 64 * 1024**2
 _MESSAGE_MAX = 4000
 _BATCH = 1000  # letters in memory at a time
+_AHEAD = {"queued.max.messages.kbytes": 8192}  # what a reader of many letters fetches ahead
 _HEAD_BYTES = 1000
 _ID = re.compile(r"0/(\d{1,18})")
 # What differs between two messages of one cause: numbers, times, and names with a digit in them.
@@ -227,7 +228,7 @@ class DeadLetterBox:
         marked = self._marked()
         try:
             start, last = self._range(which.ids)
-            with self._site.consumer(self._letters, start=start, until="end") as messages:
+            with self._site.consumer(self._letters, start=start, until="end", options=_AHEAD) as messages:
                 for message in messages:
                     if last is not None and message.offset > last:
                         return
@@ -356,7 +357,7 @@ class DeadLetterBox:
 
     def _marked(self) -> set[str]:
         try:
-            with self._site.consumer(checkpoints_stream, until="end") as messages:
+            with self._site.consumer(checkpoints_stream, until="end", options=_AHEAD) as messages:
                 return {
                     message.record.name
                     for message in messages
