@@ -225,9 +225,9 @@ def picture(board: Board, programs: list[Program]) -> Group:
 def where(programs: list[Program]) -> str:
     """What else there is to see, as soon as it is."""
     cards, fraud_rules = programs[:2]
-    links = {"What can be asked": f"{cards.address}/docs"}
-    if cards.console:
-        links["The cards on a map"] = f"{cards.console}/map"
+    if not cards.console:
+        return f"What can be asked: {cards.address}/docs"
+    links = {"The cards on a map": f"{cards.console}/map"}
     if fraud_rules.console:
         links["The alerts"] = f"{fraud_rules.console}/alerts"
     return "   ".join(f"{what}: {address}" for what, address in links.items())
