@@ -105,17 +105,20 @@ def translate(error: Exception, what: str, *, address: str = "") -> HeadraceErro
 def partitions_of(kafka: Any, name: str, *, address: str) -> list[int]:
     """The partitions of a stream; NotFoundError if there is none of this name.
 
-    A broker learns of a stream that was just created a moment after the others, so a no is asked again.
+    A broker learns of a stream that was just created a moment after the others, so a no is asked again; the
+    no of a single broker counts at once, as whoever creates a stream waits until it knows.
     """
     what = f"Stream {name!r}"
     deadline = time.monotonic() + _PROPAGATION_S
     while True:
         try:
-            topic = kafka.list_topics(name, timeout=REQUEST_TIMEOUT_S).topics[name]
+            found = kafka.list_topics(name, timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
             raise translate(error, what, address=address) from None
+        topic = found.topics[name]
         if topic.error is None:
             return list(topic.partitions)
-        if topic.error.code() not in _MISSING | MOVED or time.monotonic() > deadline:
+        passing = MOVED if len(found.brokers) == 1 else _MISSING | MOVED
+        if topic.error.code() not in passing or time.monotonic() > deadline:
             raise translate(topic.error, what)
         time.sleep(0.05)
