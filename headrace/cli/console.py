@@ -11,7 +11,7 @@ import typer
 from headrace.app import App
 from headrace.cli._context import Context
 from headrace.cli._load import load_app
-from headrace.cli._output import say
+from headrace.cli._output import Format, Output, say, show_json
 from headrace.errors import PortError
 from headrace.settings import HttpSettings
 from headrace.substrate.signals import stop_on_signals
@@ -23,6 +23,7 @@ def console(
     port: Annotated[
         int | None, typer.Option("--port", min=0, max=65535, help="Listen here; 0 is a free port.")
     ] = None,
+    output: Output = Format.TEXT,
 ) -> None:
     """Serve the console of an app, and nothing else of it; Ctrl-C stops it."""
     found = context.ensure_object(Context)
@@ -30,17 +31,20 @@ def console(
     app.use(found.settings, found.site_name)
     app.check_pages()
     try:
-        asyncio.run(_serve(app, port))
+        asyncio.run(_serve(app, port, output))
     finally:
         app.close()
 
 
-async def _serve(app: App, port: int | None) -> None:
+async def _serve(app: App, port: int | None, output: Format) -> None:
     from headrace.console.server import serve
 
     stop, http = stop_on_signals(), app.settings.http
 
     def ready(address: str) -> None:
+        if output is Format.JSON:
+            show_json({"address": address, "pages": list(app.pages)})
+            return
         say(f"Console: {address}/{''.join(f'   {address}{each}' for each in app.pages)}")
         say("Press Ctrl-C to stop.")
 

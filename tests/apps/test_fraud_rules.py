@@ -279,7 +279,8 @@ def _running(project: Path, environment: dict[str, str]) -> Iterator[SimpleNames
 @pytest.mark.slow  # what the demo's test shows, too
 @pytest.mark.timeout(300)
 def test_run_one_command_finds_its_frauds_and_stops_on_ctrl_c(tmp_path: Path) -> None:
-    kept = {n: v for n, v in os.environ.items() if not n.startswith("HEADRACE_") or n == "HEADRACE_CACHE"}
+    passed_on = ("HEADRACE_CACHE", "HEADRACE_CONSOLE")
+    kept = {n: v for n, v in os.environ.items() if not n.startswith("HEADRACE_") or n in passed_on}
     environment = {**kept, "HEADRACE_PROJECT": str(tmp_path), "COLUMNS": "100"}
 
     with _running(tmp_path, environment) as running:

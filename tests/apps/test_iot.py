@@ -266,7 +266,8 @@ def test_device_scores_itself_offline_and_sends_each_reading_once(
 @contextmanager
 def _running(project: Path) -> Iterator[SimpleNamespace]:
     """`headrace run apps/iot` while a block lasts; then Ctrl-C, and a clean end."""
-    kept = {n: v for n, v in os.environ.items() if not n.startswith("HEADRACE_") or n == "HEADRACE_CACHE"}
+    passed_on = ("HEADRACE_CACHE", "HEADRACE_CONSOLE")
+    kept = {n: v for n, v in os.environ.items() if not n.startswith("HEADRACE_") or n in passed_on}
     environment = {**kept, "HEADRACE_PROJECT": str(project), "HEADRACE_HTTP_PORT": "0"}
     log = project / "output"
     with log.open("w") as out:

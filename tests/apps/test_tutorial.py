@@ -41,7 +41,8 @@ class Reader:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = str(free.getsockname()[1])
-        kept = {n: v for n, v in os.environ.items() if not n.startswith("HEADRACE_") or n == "HEADRACE_CACHE"}
+        passed_on = ("HEADRACE_CACHE", "HEADRACE_CONSOLE")
+        kept = {n: v for n, v in os.environ.items() if not n.startswith("HEADRACE_") or n in passed_on}
         path = f"{Path(sys.executable).parent}:{kept['PATH']}"
         self.environment = {**kept, "PATH": path, "HEADRACE_HTTP_PORT": self.port, "COLUMNS": "120"}
         self.folder = folder

@@ -15,17 +15,18 @@ import typer.main
 import headrace
 from headrace.cli import cli
 
-from .conftest import Answer, Run, run_headrace
+from .conftest import Answer, Run, run_from_scratch, run_headrace
 
 pytestmark = pytest.mark.usefixtures("unreachable")
 
 COMMANDS = {
-    "new", "run", "backfill", "sql", "up", "down", "status", "doctor", "describe", "produce", "consume",
+    "new", "run", "console", "backfill", "sql", "up", "down", "status", "doctor", "describe", "produce", "consume",
     "lake list", "lake info", "lake history", "lake compact", "lake vacuum",
     "model list", "model show", "model promote", "model rollback", "model unpin", "model shadow", "model train",
     "stream list", "stream create", "stream describe", "stream alter", "stream delete",
     "group list", "group describe", "group seek",
-    "dlq list", "dlq show", "dlq replay", "dlq drop",
+    "dlq list", "dlq show", "dlq replay", "dlq resend", "dlq drop",
+    "pipeline pause", "pipeline resume", "pipeline restart",
     "schema list", "schema show", "schema check",
     "token add", "token list", "token remove",
 }  # fmt: skip
@@ -45,7 +46,7 @@ def unreachable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Unreachabl
 
     def wait() -> tuple[Answer, float]:
         started = time.monotonic()
-        return run_headrace("stream", "list", cwd=project), time.monotonic() - started
+        return run_from_scratch("stream", "list", cwd=project), time.monotonic() - started
 
     with socket.socket() as unused, ThreadPoolExecutor(1) as aside:
         unused.bind(("127.0.0.1", 0))  # and not listening: nobody else gets the port, nobody answers
