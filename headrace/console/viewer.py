@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, cast
 
 from nicegui import ui
+from nicegui.element import Element
 
 from headrace.console import parts
 from headrace.console.console import Console
@@ -16,8 +18,8 @@ from headrace.console.records import COMPARISONS, Comparison, Filter, Line, View
 from headrace.errors import HeadraceError, SettingsError
 
 _ROWS = 50
+_FOLLOWED_ROWS = 30
 _FOLLOW_S = 0.5
-_WIDTHS = ("6.5rem", "7rem", "7rem", "auto", "4.8rem")
 _JUMPS = {"end": "Newest", "start": "Oldest", "offset": "Offset", "at": "Time"}
 
 
@@ -29,31 +31,16 @@ class Viewer:
         self._name = name
         self._asked = asked
         self._follower: Follower | None = None
-        self._lines: deque[Line] = deque(maxlen=_ROWS)
+        self._lines: deque[Line] = deque(maxlen=_FOLLOWED_ROWS)
         self._page: Page | None = None
         self._shown: tuple[int, int] | None = None
-        self._busy = False
+        self._busy = self._turn = False
         self._controls()
         with ui.element("div").classes("hr-beside"):
             with parts.card() as listed:
                 listed.classes("hr-list")
                 self._said = ui.label().classes("hr-note").props("role=status")
-                self._table = parts.Table(
-                    {
-                        "place": "Record",
-                        "at": "Time, UTC",
-                        "key": "Key",
-                        "text": "Value",
-                        "size": "Size",
-                    },
-                    right=("size",),
-                    monospace=("key", "text"),
-                    empty="No records.",
-                    on_click=self._clicked,
-                )
-                self._table.table.classes("hr-fixed")
-                for column, width in zip(self._table.table.columns, _WIDTHS, strict=True):
-                    column["headerStyle"] = f"width: {width}"
+                self._table = _Lines(self._clicked)
                 with parts.bar():
                     self._newer = parts.button("Newer", lambda: self._go_on("newer"), icon="arrow_upward")
                     self._older = parts.button("Older", lambda: self._go_on("older"), icon="arrow_downward")
@@ -186,7 +173,7 @@ class Viewer:
         self._said.set_text(_say_page(page, filter.looks_inside, going))
         self._older.set_enabled(not page.at_start)
         self._newer.set_enabled(not page.at_end or going == "older")
-        self._table.set([_row(self._name, line) for line in reversed(page.lines)])
+        self._table.set(list(reversed(page.lines)))
 
     def _complain(self, error: HeadraceError) -> None:
         self._said.set_text(f"{error.message} {error.remedy}".strip())
@@ -242,9 +229,10 @@ class Viewer:
         if seen.ended and not seen.problem:  # nobody had asked for a while: the page was away
             self._follower = Follower(self._console.site, self._name, self._filter())
             return
-        if seen.lines:
-            self._lines.extend(seen.lines)
-            self._table.set([_row(self._name, line) for line in reversed(self._lines)])
+        self._lines.extend(seen.lines)
+        self._turn = not self._turn
+        if seen.lines and (self._turn or seen.one_of == 1):  # what is sampled changes all at once: once a second
+            self._table.set(list(reversed(self._lines)))
         self._said.set_text(_say_seen(seen, self._filter().looks_inside))
         if seen.ended:
             self.stop()
@@ -252,14 +240,15 @@ class Viewer:
 
     # One record.
 
-    async def _clicked(self, row: dict[str, Any]) -> None:
-        partition, _, offset = str(row["id"]).partition("/")
+    async def _clicked(self, place: str) -> None:
+        partition, _, offset = place.partition("/")
         await self._show_detail(int(partition), int(offset))
         if self._follower is None:
             self.remember()
 
     async def _show_detail(self, partition: int, offset: int) -> None:
         self._shown = (partition, offset)
+        self._table.choose(f"{partition}/{offset}")
         try:
             view = await parts.in_thread(read_record, self._console.site, self._name, partition, offset)
         except HeadraceError as error:
@@ -269,7 +258,36 @@ class Viewer:
 
     def _close_detail(self) -> None:
         self._shown = None
+        self._table.choose("")
         self._detail.hide()
+
+
+class _Lines(Element, component="lines.js"):
+    """The list: the newest above. A row that is clicked, or reached by Tab and entered, is chosen."""
+
+    def __init__(self, on_choose: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._props["rows"] = []
+        self._props["chosen"] = ""
+        self._props["empty"] = "No records."
+        self.on("choose", lambda event: on_choose(str(event.args)))
+
+    def set(self, lines: list[Line]) -> None:
+        rows = [
+            [each.id, short_time(each.at), _short_key(each), each.text, parts.size(each.size)] for each in lines
+        ]
+        if rows != self._props["rows"]:
+            self._props["rows"] = rows
+            self.update()
+
+    def choose(self, place: str) -> None:
+        if place != self._props["chosen"]:
+            self._props["chosen"] = place
+            self.update()
+
+
+def _short_key(line: Line) -> str:
+    return "–" if line.key is None else line.key[:80]
 
 
 class _Detail:
@@ -352,20 +370,6 @@ def _moment(text: str) -> datetime:
             f"{text!r} is not a time.", remedy="Write, for instance, 2026-01-31T12:00:00Z."
         ) from None
     return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-
-def _row(name: str, line: Line) -> dict[str, Any]:
-    return {
-        "id": line.id,
-        "place": line.id,
-        "at": short_time(line.at),
-        "key": "–" if line.key is None else line.key[:80],
-        "text": line.text,
-        "size": parts.size(line.size),
-        "size_sort": line.size,
-        "_links": {"place": parts.link("streams", name, partition=line.partition, offset=line.offset)},
-        "_titles": {"text": line.text, "key": (line.key or "")[:400], "at": parts.clock(line.at)},
-    }
 
 
 def _say_page(page: Page, filtered: bool, direction: str) -> str:
