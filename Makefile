@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test test-slow check bench lock clean
+.PHONY: install demo test test-slow screenshots check bench lock clean
 
 install: $(INSTALLED)  ## environment and jars; runs nothing
 	@$(BIN)/python -m headrace.substrate.jars
@@ -25,6 +25,9 @@ test: install  ## all tests but the slow ones; says at its end what was left out
 
 test-slow: install  ## what takes minutes: kill -9 of pipelines and of writers, a Spark cluster
 	@$(BIN)/python -m pytest -m slow
+
+screenshots: install  ## the pictures in docs/images: the console over the demo, and over the other applications
+	@SCREENSHOTS=1 $(BIN)/python -m pytest -m slow tests/apps/test_screenshots.py
 
 check: $(INSTALLED)  ## format, lint, types: under a minute
 	@$(BIN)/ruff format --check .

@@ -35,7 +35,8 @@ RATE_OVER_S = 3.0
 GROUPS_S = 2.0
 POLICY_S = 10.0
 EXCEPTIONS = 1000
-HOT = 2.0  # a partition with so many times its fair share is hot
+HOT = 2.0  # a partition with so many times its fair share is hot,
+BUSY = 20.0  # if so many records a second come that it is not by chance
 BUCKET_S = 5
 
 Point = list[float]  # milliseconds since 1970, and a value
@@ -67,7 +68,7 @@ class StreamView:
     def hot(self) -> list[int]:
         """The partitions that get far more than their share of what comes now."""
         fair = self.rate / max(1, len(self.rates))
-        if len(self.rates) < 2 or self.rate < 1:
+        if len(self.rates) < 2 or self.rate < BUSY:
             return []
         return [partition for partition, rate in self.rates.items() if rate > HOT * fair]
 
