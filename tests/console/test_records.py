@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import doctest
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.console import follow, reading
+from headrace.console import follow, reading, records
 from headrace.console.follow import Follower, Seen
 from headrace.console.reading import Page, read_page, read_record
 from headrace.console.records import TEXT_MAX, Filter, key_text, line_of, one_line, value_text, view_of
@@ -100,6 +101,11 @@ def test_line_and_view_of_a_record_hold_its_parts() -> None:
     assert line_of(Raw(None, None)).text == "tombstone"
     assert key_text(None) is None
     assert len(one_line(b"\xc3\xa9" * 10_000)) == len(one_line(b"\xff" * 10_000)) == 240
+
+
+def test_examples_in_docstrings_give_what_they_say() -> None:
+    result = doctest.testmod(records)
+    assert (result.attempted, result.failed) == (3, 0)
 
 
 # Which records are meant.
