@@ -6,6 +6,7 @@ const miller = (latitude) => 1.25 * Math.log(Math.tan(Math.PI / 4 + (0.4 * latit
 const TOP = miller(NORTH), BOTTOM = miller(SOUTH);
 const RATIO = (TOP - BOTTOM) / (2 * Math.PI);
 const GLOW_MS = 1500;
+const isWay = (point) => point.fromLatitude !== undefined;
 
 export default {
   template: `<div role="img" aria-label="Map"><canvas ref="land"></canvas><canvas ref="points"></canvas></div>`,
@@ -40,11 +41,15 @@ export default {
         const delay = first ? -GLOW_MS : (900 * number) / points.length;
         this.shown.push({ latitude, longitude, color, label, fromLatitude, fromLongitude, since: since + delay });
       });
-      this.shown.splice(0, this.shown.length - this.keep);
+      // What has a way is rare and said for a reason: it stays until others of its kind come.
+      const ways = this.shown.filter(isWay), plain = this.shown.filter((point) => !isWay(point));
+      this.shown = [...plain.slice(-this.keep), ...ways.slice(-this.most(true))];
       this.$el.dataset.points = this.shown.length;
-      this.$el.dataset.latest = this.shown.at(-1)?.label ?? "";
       this.$el.setAttribute("aria-label", `Map with ${this.shown.length} points`);
       this.draw();
+    },
+    most(way) {
+      return way ? Math.max(10, Math.round(this.keep / 12)) : this.keep;
     },
     fit() {
       const width = this.$el.clientWidth, height = Math.round(width * RATIO);
@@ -91,18 +96,17 @@ export default {
       pen.clearRect(0, 0, this.width, this.height);
       const size = Math.max(2, Math.min(4, this.width / 300));
       let moving = false, near = null, nearest = 12;
-      const rank = new Map(this.shown.map((point, number) => [point, (this.shown.length - number) / this.keep]));
-      const isWay = (point) => point.fromLatitude !== undefined;
-      // Those at the end of a way are few and said for a reason: above the others.
-      for (const point of [...this.shown.filter((each) => !isWay(each)), ...this.shown.filter(isWay)]) {
+      const ways = this.shown.filter(isWay).length;
+      this.shown.forEach((point, number) => {
         const age = now - point.since;
         if (age < 0) {
           moving = true;
-          continue;
+          return;
         }
         const [x, y] = this.place(point.latitude, point.longitude);
         // The newest half is bright, the rest fades away.
-        const alpha = this.fades ? Math.max(0.12, Math.min(0.9, 1.5 * (1 - rank.get(point)))) : 0.85;
+        const newer = this.shown.length - number - (isWay(point) ? 0 : ways);
+        const alpha = this.fades ? Math.max(0.12, Math.min(0.9, 1.5 * (1 - newer / this.most(isWay(point))))) : 0.85;
         pen.fillStyle = pen.strokeStyle = point.color;
         if (isWay(point)) this.drawWay(pen, point, x, y, alpha, Math.min(1, age / 700));
         pen.globalAlpha = alpha;
@@ -119,7 +123,7 @@ export default {
         }
         const away = this.pointer ? Math.hypot(this.pointer[0] - x, this.pointer[1] - y) : nearest;
         if (away < nearest && point.label) [near, nearest] = [{ ...point, x, y }, away];
-      }
+      });
       if (near) this.drawLabel(pen, near);
       if (moving && !matchMedia("(prefers-reduced-motion: reduce)").matches) {
         this.frame = requestAnimationFrame(() => this.draw());

@@ -39,7 +39,7 @@ def map(
 
     `at` gives latitude and longitude. `color` is a colour, or a function that gives one, or gives a name for which
     one is chosen. `label` is what is said of a point when the pointer is there. `way` gives another place, from
-    which a line leads here, or None.
+    which a line leads here, or None; those that have one stay longer than others.
     """
     stream, rows = stream_of(source), rows_of(source)
     if not 1 <= keep <= KEEP_MAX:
