@@ -93,9 +93,9 @@ def _build(console: Console, routes: dict[str, Callable[..., Any]]) -> None:
         if console.visitor().token is not None:
             with ui.link(target=LOGOUT).props("target=_self").on("click.stop", js_handler="() => {}"):
                 ui.label("Log out")
-    with ui.left_drawer(value=None).props("width=200 breakpoint=1023 bordered show-if-above") as drawer:
+    with ui.left_drawer(value=False).props("width=200 breakpoint=1023 bordered show-if-above") as drawer:
         _menu(console)
-    with ui.element("main").classes("hr-page"):
+    with ui.element("div").classes("hr-page"):
         with ui.element("div").classes("hr-banner").props("role=alert") as banner:
             ui.icon("cloud_off")
             said = ui.label()
