@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import signal
 from collections import Counter
 from typing import Any
@@ -14,6 +15,12 @@ settings.load_profile("headrace")
 # Started in the background, a shell's children ignore Ctrl-C, and so would the programs that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A console beside an app is for those tests that look at it.
+os.environ.setdefault("HEADRACE_CONSOLE", "false")
+
+# Forbidden to keep what it has compiled, each of the hundreds of programs that tests start would compile it anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 @pytest.hookimpl(optionalhook=True)
