@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -42,6 +43,7 @@ class Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            env={**os.environ, "HEADRACE_CONSOLE": "false"},  # which is ready, too
         )
         self._last: psutil.Process | None = None
         self.said: list[str] = []
