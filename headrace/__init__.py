@@ -2,8 +2,8 @@
 
 The key concepts: an `App` declares typed `Stream`s of `Record`s in a durable log; producers write to them,
 consumers read and replay them; pipelines are PySpark functions between streams, tables and stores; a `Service`
-has handlers on streams and on HTTP, beside `Table`s that it reads locally; `models` score records; `ui` draws them on
-pages of your own. `headrace run` starts it all on a laptop, with a console. Read docs/tutorial.md first, then
+has handlers on streams and on HTTP, beside `Table`s that it reads locally; `models` score records; `ui` draws them
+on pages of your own. `headrace run` starts it all on a laptop, with a console. Read docs/tutorial.md first, then
 docs/log.md, docs/pipelines.md and docs/services.md.
 """
 

@@ -138,7 +138,7 @@ class _Page:
                 letters="Dead letters, 15 min",
             )
         with parts.grid(2):
-            with parts.card("Rate", note="records a second, in the last batch"):
+            with parts.card("Rate", note="records a second, in the last batch or the last seconds"):
                 self._rates = parts.Lines(unit="/s")
             with parts.card("End-to-end latency", note="from a record's sending to what it caused"):
                 self._latency = parts.Lines(unit=" ms")

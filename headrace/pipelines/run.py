@@ -19,6 +19,7 @@ import contextlib
 import json
 import random
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -50,6 +51,7 @@ from headrace.substrate._files import write_atomically
 LOOK_S = 0.1
 HEAD_START_S = 10.0
 COMMIT_S = 1.0
+RATE_OVER_S = 5.0
 SAVE_S = 5.0
 LONGEST_WAIT_S = 60.0
 STEADY_S = 60.0
@@ -97,6 +99,7 @@ class _Running:
     ends: dict[str, dict[int, int]] = field(default_factory=dict)
     committed: dict[str, dict[int, int]] = field(default_factory=dict)
     lag: int = 0
+    came: deque[tuple[float, int]] = field(default_factory=deque)  # when, and how far it had come in all
     event_time_s: float = float("-inf")
     commit_at: float = 0.0
     fed_at: float = field(default_factory=time.monotonic)
@@ -591,13 +594,17 @@ class PipelineRunner:
                     admin.groups.seek(run.name, stream, places)
                     run.committed[stream] = dict(places)
             run.lag = lag
+            run.came.append((time.monotonic(), sum(sum(at.values()) for at in run.committed.values())))
+            while len(run.came) > 2 and run.came[-1][0] - run.came[1][0] >= RATE_OVER_S:
+                run.came.popleft()
 
     def _gauges(self, run: _Running) -> None:
         gauge = run.metrics.gauge
         gauge("pipeline_up", lambda: float(run.state == "running"))
         gauge("pipeline_paused", lambda: float(run.state == "paused"))
         gauge("pipeline_input_rate", lambda: _rate(run, "inputRowsPerSecond") or 0.0)
-        gauge("pipeline_processing_rate", lambda: _rate(run, "processedRowsPerSecond") or 0.0)
+        if run.pipeline.trigger.kind != "realtime":
+            gauge("pipeline_processing_rate", lambda: _rate(run, "processedRowsPerSecond") or 0.0)
         gauge("pipeline_lag", lambda: float(run.lag))
         gauge("pipeline_state_rows", lambda: float(_state(run, "numRowsTotal")))
         gauge("pipeline_state_bytes", lambda: float(_state(run, "memoryUsedBytes")))
@@ -625,8 +632,18 @@ def _number(value: Any) -> float | None:
 
 
 def _rate(run: _Running, name: str) -> float | None:
-    """A rate of the last batch; what does not run has none."""
-    return _number(run.progress.get(name)) if run.state == "running" else None
+    """A rate of the last batch; what does not run has none.
+
+    In real time, where batches take minutes, it is what was read in the last seconds.
+    """
+    if run.state != "running":
+        return None
+    if run.pipeline.trigger.kind != "realtime":
+        return _number(run.progress.get(name))
+    if name != "inputRowsPerSecond" or len(run.came) < 2:
+        return None
+    (then, before), (now, after) = run.came[0], run.came[-1]
+    return max(0.0, (after - before) / (now - then))
 
 
 def _event_time_s(progress: Mapping[str, Any], name: str) -> float:
