@@ -100,6 +100,7 @@ class Producer:
         self._waiting = 0
         # Only the poll thread runs delivery callbacks, so only it writes these.
         self._idle = True
+        self._ended = False
         self._failed: deque[tuple[Ack, HeadraceError]] = deque(maxlen=_FAILURES_MAX)
         self._failures = 0
         self._resolved: list[Waiter] = []
@@ -221,7 +222,7 @@ class Producer:
         """Wait until the log has answered for everything sent; raise for what it refused."""
         with self._changed:  # else the poll thread may say so of the time before the last record
             self._idle = False
-        self._wait(lambda: self._idle, timeout_s)
+        self._wait(lambda: self._idle or self._ended, timeout_s)
         self._raise_failures()
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -342,7 +343,10 @@ class Producer:
             if self._waiting:
                 with self._changed:
                     self._idle = not len(self)
+                    self._ended = self._idle and self._closed
                     self._changed.notify_all()
+                if self._ended:
+                    return  # or `close` would wait for one more poll, which nothing ends before its time
 
     def _count(self) -> None:
         sent, sent_bytes = self._sent, self._sent_bytes
