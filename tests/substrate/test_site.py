@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,9 @@ def answers(address: str) -> bool:
     return asyncio.run(describe_cluster(int(address.rpartition(":")[2]))) is not None
 
 
-def test_up_detached_is_ready_and_down_leaves_nothing(make_project: MakeProject) -> None:
+def test_up_detached_is_ready_refused_twice_and_down_leaves_nothing_but_its_logs(
+    make_project: MakeProject,
+) -> None:
     project = make_project()
     events: list[Event] = []
     address = up(project, detach=True, on_event=events.append)["main"]
@@ -46,29 +47,30 @@ def test_up_detached_is_ready_and_down_leaves_nothing(make_project: MakeProject)
     assert found["main-broker-1"].address == address
     assert found["main-broker-1"].memory_bytes > 50_000_000
     assert found["supervisor"].pid != os.getpid()
+    with pytest.raises(RunningError) as caught:
+        up(project, detach=True)
+    assert caught.value.pid == pid_of(project, "supervisor")
+    assert address in str(caught.value)
+    assert answers(address)
     records = read_records(project.state / "run")
     assert down(project) == ["main-broker-1"]
     assert [record.process() for record in records] == [None, None]
     assert status(project) == []
     assert not project.site_named().address_file.exists()
     assert down(project) == []
+    logs = project.state / "logs"
+    assert {"supervisor.log", "main-broker-1.log", "main-broker-1.out"} <= {file.name for file in logs.iterdir()}
+    assert (logs / "main-broker-1.out").read_text() == ""
 
 
-def test_up_twice_in_one_project_names_pid_and_address(make_project: MakeProject) -> None:
-    project = make_project()
-    address = up(project, detach=True)["main"]
-    with pytest.raises(RunningError) as caught:
-        up(project, detach=True)
-    assert caught.value.pid == pid_of(project, "supervisor")
-    assert address in str(caught.value)
-    assert answers(address)
-
-
-def test_up_again_keeps_cluster_and_port(make_project: MakeProject) -> None:
+def test_up_again_keeps_cluster_port_and_number_of_brokers(make_project: MakeProject) -> None:
     project = make_project()
     first = up(project, detach=True)["main"]
     cluster = asyncio.run(describe_cluster(int(first.rpartition(":")[2])))
     down(project)
+    with pytest.raises(SettingsError, match="brokers = 1, not 3"):
+        up(make_project("[sites.main]\nbrokers = 3\n"), detach=True)
+    project = make_project()
     assert up(project, detach=True)["main"] == first
     assert asyncio.run(describe_cluster(int(first.rpartition(":")[2]))) == cluster
 
@@ -103,14 +105,6 @@ def test_up_existing_cluster_starts_nothing(make_project: MakeProject) -> None:
     assert up(project, detach=True, on_event=events.append) == {}
     assert "broker:9092" in events[0].text
     assert not project.state.exists()
-
-
-def test_up_changed_number_of_brokers_is_refused(make_project: MakeProject) -> None:
-    project = make_project()
-    up(project, detach=True)
-    down(project)
-    with pytest.raises(SettingsError, match="brokers = 1, not 3"):
-        up(make_project("[sites.main]\nbrokers = 3\n"), detach=True)
 
 
 def test_up_in_the_foreground_stops_cleanly_on_a_signal(make_project: MakeProject, wait_until: WaitUntil) -> None:
@@ -240,12 +234,3 @@ def _kill(pid: int) -> None:
     """Kill a detached supervisor: it is our child, so it is reaped too."""
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-
-
-def test_logs_are_where_the_docs_say(make_project: MakeProject) -> None:
-    project = make_project()
-    up(project, detach=True)
-    down(project)
-    names = {file.name for file in (project.state / "logs").iterdir()}
-    assert {"supervisor.log", "main-broker-1.log", "main-broker-1.out"} <= names
-    assert Path(project.state / "logs" / "main-broker-1.out").read_text() == ""
