@@ -129,11 +129,21 @@ def test_unknown_version_is_told_and_a_bad_one_is_not_promoted(run: Run, wear: A
     assert "no version before 2 that could serve" in run("model", "rollback", wear.name).complaint(4)
 
 
+# A Java that runs for seconds only need not compile with all its care.
+SETTINGS = """
+[http]
+port = 0
+
+[spark]
+driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"
+"""
+
+
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("fleet")
     (folder / "app.py").write_text(APP)
-    (folder / "headrace.toml").write_text("[http]\nport = 0\n")
+    (folder / "headrace.toml").write_text(SETTINGS)
     assert run_headrace("up", "--detach", cwd=folder).code == 0
     try:
         yield folder

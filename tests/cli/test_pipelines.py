@@ -47,6 +47,13 @@ def large(purchases: DataFrame) -> DataFrame:
 app.sql_pipeline("huge", "SELECT id AS purchase, customer, amount FROM purchases WHERE amount > 150",
                  to=again, trigger=hr.once())
 """
+# The gateway has tests of its own; and a Java that runs for seconds only need not compile with all its care.
+SETTINGS = """
+gateway.enabled = false
+
+[spark]
+driver.extraJavaOptions = "-XX:TieredStopAtLevel=1"
+"""
 PURCHASES = [{"id": f"p-{n}", "customer": f"c-{n % 7}", "amount": n} for n in range(200)]
 LARGE = {f"p-{n}" for n in range(101, 200)}
 
@@ -56,7 +63,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A project whose log is up and has 200 purchases."""
     folder = tmp_path_factory.mktemp("shop")
     (folder / "app.py").write_text(APP)
-    (folder / "headrace.toml").write_text("gateway.enabled = false\n")  # it has tests of its own
+    (folder / "headrace.toml").write_text(SETTINGS)
     assert run_headrace("up", "--detach", cwd=folder).code == 0
     try:
         assert run_headrace("stream", "create", "--app", "app.py", cwd=folder).code == 0
