@@ -25,7 +25,10 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Let two workers share a run by files: all that needs the one Spark session goes to one of them."""
+    """Let two workers share a run by files.
+
+    All that needs the one Spark session goes to one of them, and all that looks at one console in one browser.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     apps = (f"tests/apps/test_{name}" for name in ("cards", "fraud_rules", "iot", "retail"))
@@ -35,7 +38,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
-            return "spark" if file.startswith(on_spark) else file
+            if file.startswith(on_spark):
+                return "spark"
+            return "console" if file.startswith(("tests/console/", "tests/ui/")) else file
 
     return ByFile(config, log)
 

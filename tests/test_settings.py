@@ -231,7 +231,7 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
         (
             "broker = 1",
             r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, models, spark, "
-            r"http, gateway, sites\.",
+            r"http, gateway, console, sites\.",
         ),
         (
             "[sites.main]\nbrokrs = 1",
@@ -265,6 +265,12 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
         ("[http]\nmax_requests = 0", r"http.max_requests is 0; it is a number from 1"),
         ('[http]\nhead_timeout = "soon"', r"http.head_timeout: 'soon' is not a duration"),
         ("[http]\nrequire_tokens = 1", r"http.require_tokens is 1"),
+        ("console = 1", r"'console' in headrace.toml is not a table"),
+        (
+            "[console]\nport = 1",
+            r"Unknown key 'port' in \[console\] of headrace.toml; known are enabled, read_only",
+        ),
+        ("[console]\nread_only = 1", r"console.read_only is 1"),
         ("gateway = 1", r"'gateway' in headrace.toml is not a table"),
         ("[gateway]\nenable = true", r"Unknown key 'enable' in \[gateway\] of headrace.toml; known are enabled"),
         ("[gateway]\nenabled = 1", r"gateway.enabled is 1"),
@@ -356,3 +362,14 @@ def test_places_are_below_the_project_unless_absolute(tmp_path: Path) -> None:
         module.load(tmp_path, environ={"HOME": "/x"} | {"HEADRACE_LAKE": "s3://bucket/lake"}).lake
         == "s3://bucket/lake"
     )
+
+
+def test_console_is_on_unless_the_file_or_the_environment_says_otherwise(tmp_path: Path) -> None:
+    assert load(tmp_path, environ={}).console.enabled
+    assert not load(tmp_path, environ={"HEADRACE_CONSOLE": "false"}).console.enabled
+    (tmp_path / "headrace.toml").write_text("[console]\nenabled = false\nread_only = true\n")
+    assert not load(tmp_path, environ={}).console.enabled
+    assert load(tmp_path, environ={"HEADRACE_CONSOLE": "true"}).console.enabled
+    assert load(tmp_path, environ={}).console.read_only
+    with pytest.raises(SettingsError, match=r"console.enabled is 'maybe'"):
+        load(tmp_path, environ={"HEADRACE_CONSOLE": "maybe"})
