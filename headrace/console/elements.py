@@ -92,15 +92,6 @@ class Errors:
         )
 
 
-def lag(console: Console, group: str, streams: Collection[str]) -> int | None:
-    """How many records of these streams a group has still to read; None if it has no position."""
-    found = console.watch.groups.get(group)
-    if found is None:
-        return None
-    places = [each for each in found.positions if each.stream in streams]
-    return sum(console.watch.lag_at(found, each.stream, each.partition) for each in places)
-
-
 def unknown(console: Console, noun: str, name: str, known: Collection[str]) -> None:
     """The page of something that there is not."""
     parts.heading(name, (f"{noun.capitalize()}s", parts.link(f"{noun}s")))

@@ -34,7 +34,7 @@ def of(console: Console, kind: str, name: str) -> State:
         found = [pipeline(watch, query) for query in queries]
         return min(found, key=lambda each: _WORST_FIRST.index(each.health))
     if kind == "service":
-        return service(watch, name)
+        return service(console, name)
     if kind == "model":
         return model(watch, name)
     return State("off", "")
@@ -74,18 +74,30 @@ def pipeline(watch: Watch, name: str) -> State:
     return State("good", text, words)
 
 
-def service(watch: Watch, name: str) -> State:
-    element = watch.element(name)
-    if not element.instances:
-        return State("off", "not running", f"last heard {parts.ago(element.heard_at)}")
-    lag, seen = watch.lag(name), latency(watch, name)
-    words = [] if lag is None else [f"{parts.number(lag)} records behind"]
-    words += [] if seen is None else [f"p99 {parts.seconds(seen.p99)}"]
+def service(console: Console, name: str) -> State:
+    """Held up by a record, behind, or well."""
+    watch, element = console.watch, console.watch.element(name)
     many = len(element.instances)
-    title = ", ".join([f"{many} instance{'' if many == 1 else 's'}", *words])
+    if not many:
+        return State("off", "not running", f"last heard {parts.ago(element.heard_at)}")
+    paused = element.gauge("paused_partitions")
+    if paused:
+        words = f"{paused:.0f} partition{'' if paused == 1 else 's'} paused"
+        return State("bad", words, "behind a record that fails again and again")
+    lag, seen = service_lag(console, name), latency(watch, name)
+    more = [] if lag is None else [f"{parts.number(lag)} records behind"]
+    more += [] if seen is None else [f"p99 {parts.seconds(seen.p99)}"]
+    title = ", ".join([f"{many} instance{'' if many == 1 else 's'}", *more])
     if lag is not None and lag > BEHIND:
         return State("warn", f"{parts.number(lag)} behind", title)
     return State("good", f"p50 {parts.seconds(seen.p50)}" if seen is not None else "works", title)
+
+
+def service_lag(console: Console, name: str) -> int | None:
+    """What a service has still to read of its streams; its tables are not among them."""
+    found = console.app.services.get(name)
+    streams = {each.name for each in found.streams} if found is not None else set()
+    return console.watch.lag(name, streams) if streams else None
 
 
 def model(watch: Watch, name: str) -> State:

@@ -80,9 +80,11 @@ def overview(console: Console) -> None:
         sources = [n for n in graph.nodes.values() if n.kind in ("stream", "table")]
         fed = {edge.target for edge in graph.edges}
         figures.set("records", parts.rate(sum(watch.stream(n.name).rate for n in sources if n.id not in fed)))
-        readers = [*app.pipelines, *app.services]
-        lags = [lag for name in readers if (lag := watch.lag(name)) is not None]
-        figures.set("lag", parts.number(sum(lags)) if lags else "–")
+        queries = [query for pipeline in app.pipelines.values() for query in pipeline.queries]
+        readers = [*queries, *app.services]
+        lags = [*map(watch.lag, queries), *(health.service_lag(console, name) for name in app.services)]
+        known = [lag for lag in lags if lag is not None]
+        figures.set("lag", parts.number(sum(known)) if known else "–")
         slow = [one.p99 for name in readers if (one := health.latency(watch, name)) is not None]
         figures.set("latency", parts.seconds(max(slow, default=None)))
         letters = sum(watch.letters(name) for name in app.streams)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from headrace.console import elements, parts
+from headrace.console import elements, health, parts
 from headrace.console.console import Console
 from headrace.console.health import BEHIND, State
 from headrace.console.watch import ElementView
@@ -86,16 +86,16 @@ def services(console: Console) -> None:
 
 def _row(console: Console, service: Service) -> dict[str, Any]:
     element = console.watch.element(service.name)
-    found = state(console, service)
+    found = health.service(console, service.name)
     handling, http = element.percentiles("handling"), element.percentiles("http_request")
-    lag = _lag(console, service)
+    lag = health.service_lag(console, service.name)
     records = element.rate("records_in") if service.streams else None
     requests = elements.counted_rate(element, "http_request")
     in_hand, many = element.gauge("in_hand"), len(element.instances)
     return {
         "id": service.name,
         "name": service.name,
-        "state": found.text,
+        "state": "running" if found.health == "good" else found.text,
         **elements.sortable(
             records=(parts.rate(records), records),
             p50=(parts.seconds(handling.p50 if handling else None), handling and handling.p50),
@@ -111,31 +111,6 @@ def _row(console: Console, service: Service) -> dict[str, Any]:
         "_health": {"state": found.health, **({"lag": "warn"} if lag is not None and lag > BEHIND else {})},
         "_titles": {"state": found.title},
     }
-
-
-def state(console: Console, service: Service) -> State:
-    """How a service is, by what its instances report."""
-    element = console.watch.element(service.name)
-    many = len(element.instances)
-    if not many:
-        return State("off", "not running", f"last heard {parts.ago(element.heard_at)}")
-    paused = element.gauge("paused_partitions")
-    if paused:
-        return State(
-            "bad",
-            f"{paused:.0f} partition{'' if paused == 1 else 's'} paused",
-            "behind a record that fails again and again",
-        )
-    lag = _lag(console, service)
-    if lag is not None and lag > BEHIND:
-        return State("warn", f"{parts.number(lag)} behind")
-    return State("good", "running", f"{many} instance{'' if many == 1 else 's'}")
-
-
-def _lag(console: Console, service: Service) -> int | None:
-    return (
-        elements.lag(console, service.name, {each.name for each in service.streams}) if service.streams else None
-    )
 
 
 class _Instances:
@@ -253,8 +228,8 @@ def service(console: Console, name: str) -> None:
 
     def refresh() -> None:
         element = console.watch.element(name)
-        how = state(console, found)
-        dot.set(how.health, how.text)
+        how = health.service(console, name)
+        dot.set(how.health, "running" if how.health == "good" else how.text)
         _show_figures(console, found, figures)
         rates.set(
             {
@@ -276,7 +251,7 @@ def service(console: Console, name: str) -> None:
 def _show_figures(console: Console, service: Service, figures: parts.Figures) -> None:
     element = console.watch.element(service.name)
     handling, http = element.percentiles("handling"), element.percentiles("http_request")
-    lag = _lag(console, service)
+    lag = health.service_lag(console, service.name)
     figures.set("records", parts.rate(element.rate("records_in") if service.streams else None))
     figures.set("p50", parts.seconds(handling.p50 if handling else None))
     figures.set("p99", parts.seconds(handling.p99 if handling else None))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -207,12 +207,13 @@ class Watch:
     def stream(self, name: str) -> StreamView:
         return self.streams.get(name) or StreamView(name)
 
-    def lag(self, group: str) -> int | None:
-        """How many records a group has still to read; None if there is no such group."""
+    def lag(self, group: str, streams: Collection[str] | None = None) -> int | None:
+        """How many records a group has still to read, of these streams or all; None if there is no such group."""
         found = self.groups.get(group)
         if found is None:
             return None
-        return sum(self.lag_at(found, each.stream, each.partition) for each in found.positions)
+        places = [each for each in found.positions if streams is None or each.stream in streams]
+        return sum(self.lag_at(found, each.stream, each.partition) for each in places)
 
     def read_rate(self, group: str) -> float | None:
         """How many records a second a group has read lately; None if there is no such group."""
