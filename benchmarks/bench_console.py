@@ -226,7 +226,10 @@ def _services(settings: Settings) -> Iterator[None]:
         "HEADRACE_CONSOLE": "false",
         "HEADRACE_HTTP_PORT": "0",
     }
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    # A session of its own, as `headrace run` gives it.
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if json.loads(line)["kind"] == "ready":
@@ -241,7 +244,10 @@ def _services(settings: Settings) -> Iterator[None]:
 def _console(settings: Settings) -> Iterator[tuple[str, psutil.Process]]:
     command = [sys.executable, "-m", "headrace.cli", "console", str(HERE / "_watched.py"), "--port", "0"]
     environment = {**os.environ, "HEADRACE_PROJECT": str(settings.root), "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    # A session of its own, as `headrace run` gives it.
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stdout is not None
         found = re.search(r"Console: (http://\S+?)/", process.stdout.readline())
         assert found is not None

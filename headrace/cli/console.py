@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace.app import App
+from headrace.cli._console import stand_back
 from headrace.cli._context import Context
 from headrace.cli._load import load_app
 from headrace.cli._output import Format, Output, say, show_json
@@ -30,6 +31,7 @@ def console(
     app = load_app(path)
     app.use(found.settings, found.site_name)
     app.check_pages()
+    stand_back()
     try:
         asyncio.run(_serve(app, port, output))
     finally:
