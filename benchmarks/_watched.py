@@ -1,4 +1,10 @@
-"""The app of bench_console.py: a service that copies, beside a stream that carries far more than anyone reads."""
+"""The app of bench_console.py: what copies records, beside a stream that carries far more than anyone reads.
+
+A service copies, or with WATCHED=pipeline in the environment a pipeline in real time.
+"""
+
+import os
+from typing import Any
 
 import headrace as hr
 
@@ -22,9 +28,15 @@ class Click(hr.Record):
 source = app.stream("source", Purchase, key="customer")
 target = app.stream("target", Purchase, key="customer")
 clicks = app.stream("clicks", Click, key="visitor", retention="1 hour")
-desk = app.service("desk")
+if os.environ.get("WATCHED") == "pipeline":
 
+    @app.pipeline(source, to=target, trigger=hr.realtime(), name="desk")
+    def copied(source: Any) -> Any:
+        return source
 
-@desk.on(source, to=target)
-async def copy(purchase: Purchase) -> Purchase:
-    return purchase
+else:
+    desk = app.service("desk")
+
+    @desk.on(source, to=target)
+    async def copy(purchase: Purchase) -> Purchase:
+        return purchase

@@ -1,8 +1,9 @@
 """The console over a stream of 50,000 records/s, followed in a browser with five open pages.
 
 Told: whether the browser stays responsive, what the console takes of processor and memory, and what a producer and
-a service lose by it. In turns, in one run: without a console; with it and its five pages; and with the browser,
-which belongs on a visitor's machine and not on this one, asleep while the console still thinks that it is there.
+a service lose by it; with `--pipeline`, a pipeline in real time instead of the service. In turns, in one run: without
+a console; with it and its five pages; and with the browser, which belongs on another machine, asleep, while the
+console still thinks that it is there.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import _watched
 import psutil
 from _log import a_log
 
@@ -32,12 +32,14 @@ SECONDS = 8.0
 WARM = 4.0
 PROBE_RATE = 500
 HERE = Path(__file__).parent
+WHAT = "pipeline" if "--pipeline" in sys.argv else "service"
+os.environ["WATCHED"] = WHAT
 PAGES = (
     "/",
     "/console/streams",
     "/console/streams/clicks?follow=1",
     "/console/streams/clicks?follow=1&key=v-7",
-    "/console/services/desk",
+    f"/console/{WHAT}s/desk",
 )
 FOLLOWED = 2
 # Counts, in the page, the tasks that keep it from answering, and how late a timer of 50 ms is.
@@ -59,6 +61,8 @@ def main() -> None:
     if chromium is None:
         print("bench_console needs chromium, which is not installed: left out")
         return
+    import _watched
+
     with a_log() as settings:
         _watched.app.use(settings)
         _watched.app.create()
@@ -115,8 +119,8 @@ def _tell(
     )
     for name, words, form in (
         ("rate", "producer, records/s", ",.0f"),
-        ("p50", "service p50, ms", ".2f"),
-        ("p99", "service p99, ms", ".2f"),
+        ("p50", f"{WHAT} p50, ms", ".2f"),
+        ("p99", f"{WHAT} p99, ms", ".2f"),
     ):
         before = median(alone, name)
         told = [
@@ -226,13 +230,10 @@ def _services(settings: Settings) -> Iterator[None]:
         "HEADRACE_CONSOLE": "false",
         "HEADRACE_HTTP_PORT": "0",
     }
-    # A session of its own, as `headrace run` gives it.
-    with subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            if json.loads(line)["kind"] == "ready":
+            if json.loads(line)["kind"] == ("started" if WHAT == "pipeline" else "ready"):
                 break
         try:
             yield
