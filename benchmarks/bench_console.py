@@ -2,8 +2,8 @@
 
 Told: whether the browser stays responsive, what the console takes of processor and memory, and what a producer and
 a service lose by it; with `--pipeline`, a pipeline in real time instead of the service. In turns, in one run:
-without a console; with it and its five pages; and with the browser, which belongs on another machine, asleep, while the
-console still thinks that it is there.
+without a console; with it and its five pages; and with the browser, which belongs on another machine, asleep,
+while the console still thinks that it is there.
 """
 
 from __future__ import annotations
