@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from headrace.cli._load import load_app
 from headrace.cli._told import say, say_error
 from headrace.errors import HeadraceError, PortError
 from headrace.settings import HttpSettings
+from headrace.substrate.process import stand_back
 from headrace.substrate.signals import stop_on_signals
 
 NICE = 10
@@ -25,7 +24,7 @@ NICE = 10
 def main(arguments: str) -> int:
     """Serve the console of the app named in `arguments`, a JSON object that `headrace run` wrote."""
     asked = json.loads(arguments)
-    stand_back()
+    stand_back(NICE)
     try:
         app = load_app(Path(asked["app"]))
         app.use(_settings.load(Path(asked["root"])), asked["site"])
@@ -36,14 +35,6 @@ def main(arguments: str) -> int:
     except HeadraceError as error:
         return say_error(error)
     return 0
-
-
-def stand_back() -> None:
-    """Where processors are scarce, pipelines and services come first."""
-    with contextlib.suppress(OSError):
-        os.nice(NICE)
-        if os.getsid(0) == os.getpid():  # Linux shares processors between sessions before it looks at niceness
-            Path("/proc/self/autogroup").write_text(str(NICE))
 
 
 async def run(app: App, asked: dict[str, Any]) -> None:

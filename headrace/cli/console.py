@@ -9,12 +9,13 @@ from typing import Annotated
 import typer
 
 from headrace.app import App
-from headrace.cli._console import stand_back
+from headrace.cli._console import NICE
 from headrace.cli._context import Context
 from headrace.cli._load import load_app
 from headrace.cli._output import Format, Output, say, show_json
 from headrace.errors import PortError
 from headrace.settings import HttpSettings
+from headrace.substrate.process import stand_back
 from headrace.substrate.signals import stop_on_signals
 
 
@@ -31,7 +32,7 @@ def console(
     app = load_app(path)
     app.use(found.settings, found.site_name)
     app.check_pages()
-    stand_back()
+    stand_back(NICE)
     try:
         asyncio.run(_serve(app, port, output))
     finally:

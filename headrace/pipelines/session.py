@@ -35,7 +35,7 @@ from headrace.settings import Options, Settings, SparkSettings
 from headrace.substrate import _training, aot, jars
 from headrace.substrate._files import make_folder, write_atomically
 from headrace.substrate.java import Java, find_java, spark_java_home
-from headrace.substrate.process import KEPT_OUTPUTS, rotate
+from headrace.substrate.process import KEPT_OUTPUTS, keep_back, rotate, stand_back
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -268,7 +268,7 @@ def _launch(
     try:
         with output.open("wb") as printed:
             # Its own group: Ctrl-C is for Python, which then stops Spark in order.
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,
                 stdout=printed,
@@ -276,6 +276,8 @@ def _launch(
                 env=environment,
                 start_new_session=True,
             )
+            keep_back(process.pid)
+            return process
     except OSError as error:
         raise ProcessError(
             f"Java cannot be started for Spark: {error.strerror}.", remedy=f"Look at {command[0]}.", log=log
@@ -517,6 +519,6 @@ def _make_cache(java: Java, cache: Path, folder: Path, new: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(19)
+    stand_back(19)
     time.sleep(AFTER_S)  # the session that wanted the cache has its first, busiest seconds for itself
     _training.train(find_java(Path(sys.argv[1])), Path(sys.argv[2]), aot.SPARK, _make_cache)

@@ -8,7 +8,6 @@ killed training leaves nothing that counts, and the next one clears it away.
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from headrace.substrate import _ports, aot, broker
 from headrace.substrate._files import locked, make_folder, write_atomically
 from headrace.substrate.jars import sha256_of
 from headrace.substrate.java import Java, find_java
-from headrace.substrate.process import ProcessSpec, Record, end, forget, read_record, start
+from headrace.substrate.process import ProcessSpec, Record, end, forget, read_record, stand_back, start
 
 NAME = "training"
 ASSEMBLY_S = 300.0
@@ -268,5 +267,5 @@ def _forget_oldest(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(19)
+    stand_back(19)
     train(find_java(Path(sys.argv[1])), Path(sys.argv[2]))

@@ -6,6 +6,7 @@ never by its name, so that nothing foreign is ever signalled.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -138,6 +139,25 @@ class Running:
         return end(self.process, grace_s)
 
 
+def stand_back(niceness: int) -> None:
+    """Let other processes come first where processors are scarce."""
+    os.nice(niceness)
+    if os.getsid(0) == os.getpid():
+        keep_back(os.getpid())
+
+
+def keep_back(pid: int) -> None:
+    """Let a process in a session of its own stand back as far as this one does.
+
+    Linux may share processors between sessions first, and look at niceness only within each: then the session
+    has to be told.
+    """
+    niceness = os.nice(0)
+    if niceness > 0:
+        with contextlib.suppress(OSError):  # another system, or one without such sharing
+            Path(f"/proc/{pid}/autogroup").write_text(str(niceness))
+
+
 def start(spec: ProcessSpec) -> Running:
     """Start a process in its own session; its raw output goes to `spec.output`, a few older ones are kept."""
     try:
@@ -154,6 +174,7 @@ def start(spec: ProcessSpec) -> Running:
                 env={**os.environ, **spec.env},
                 start_new_session=True,
             )
+        keep_back(process.pid)
         return Running(process)
     except (OSError, psutil.NoSuchProcess) as error:
         raise ProcessError(

@@ -88,3 +88,22 @@ def test_output_of_earlier_starts_is_kept_and_bounded(tmp_path: Path) -> None:
         running.process.wait(20)
     kept = {file.name: file.read_text().strip() for file in tmp_path.glob("one.out*")}
     assert kept == {"one.out": "5", "one.out.1": "4", "one.out.2": "3", "one.out.3": "2"}
+
+
+def test_process_that_stands_back_keeps_what_it_starts_back_too() -> None:
+    """Niceness is inherited; where sessions share processors, a new session has to be told."""
+    program = """
+import os, subprocess
+from pathlib import Path
+from headrace.substrate.process import keep_back, stand_back
+stand_back(7)
+child = subprocess.Popen(["sleep", "30"], start_new_session=True)
+keep_back(child.pid)
+told = Path(f"/proc/{child.pid}/autogroup")
+print(os.getpriority(os.PRIO_PROCESS, child.pid), told.read_text().split()[-1] if told.exists() else 7)
+child.kill()
+child.wait()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+
+    assert done.stdout.split() == ["7", "7"], done.stderr
