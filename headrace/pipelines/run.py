@@ -238,6 +238,7 @@ class PipelineRunner:
             self._failed(run, _explain.of_query(run.name, error))
             return
         run.started_at = time.monotonic()
+        run.committed = {}
         if run.pipeline.trigger.kind == "realtime" and not run.ends:
             run.ends = self._begin_of(run)
         run.seen = (-1, "")
@@ -588,7 +589,11 @@ class PipelineRunner:
                 )
                 if run.pipeline.trigger.kind == "realtime" and run.state == "running" and not at_once:
                     behind = beans.lags(self._spark, run.pipeline.name, stream)
-                    places = {p: max(at, ends[p] - behind[p]) if p in behind else at for p, at in places.items()}
+                    last = run.committed.get(stream, {})  # of a consumer that does not answer, what was last heard
+                    places = {
+                        p: max(at, ends[p] - behind[p] if p in behind else last.get(p, at))
+                        for p, at in places.items()
+                    }
                 lag += sum(max(0, ends[partition] - at) for partition, at in places.items())
                 if run.committed.get(stream) != places:
                     admin.groups.seek(run.name, stream, places)
