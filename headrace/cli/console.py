@@ -9,13 +9,11 @@ from typing import Annotated
 import typer
 
 from headrace.app import App
-from headrace.cli._console import NICE
+from headrace.cli._console import prepare
 from headrace.cli._context import Context
 from headrace.cli._load import load_app
 from headrace.cli._output import Format, Output, say, show_json
-from headrace.errors import PortError
 from headrace.settings import HttpSettings
-from headrace.substrate.process import stand_back
 from headrace.substrate.signals import stop_on_signals
 
 
@@ -32,7 +30,7 @@ def console(
     app = load_app(path)
     app.use(found.settings, found.site_name)
     app.check_pages()
-    stand_back(NICE)
+    prepare()
     try:
         asyncio.run(_serve(app, port, output))
     finally:
@@ -51,9 +49,6 @@ async def _serve(app: App, port: int | None, output: Format) -> None:
         say(f"Console: {address}/{''.join(f'   {address}{each}' for each in app.pages)}")
         say("Press Ctrl-C to stop.")
 
-    try:
-        await serve(app, host=http.host, port=http.port if port is None else port, stop=stop, on_ready=ready)
-    except PortError:
-        if port is not None or http.port != HttpSettings().port:
-            raise
-        await serve(app, host=http.host, port=0, stop=stop, on_ready=ready)
+    asked = http.port if port is None else port
+    usual = port is None and http.port == HttpSettings().port  # nobody asked for it: another will do
+    await serve(app, host=http.host, port=asked, stop=stop, on_ready=ready, or_free=usual)

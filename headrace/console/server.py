@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import ipaddress
 import socket
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from headrace.console.console import Console
 from headrace.console.guard import Badges, Guard, allowed_names, load_key
 from headrace.errors import HeadraceError, NotFoundError, PortError, SettingsError
 from headrace.http.tokens import Tokens
+from headrace.substrate import _ports
 
 ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
 <rect width="32" height="32" rx="7" fill="#0b6e99"/>
@@ -34,8 +36,16 @@ class _Server(uvicorn.Server):
         yield
 
 
-async def serve(app: App, *, host: str, port: int, stop: asyncio.Event, on_ready: Callable[[str], None]) -> None:
-    """Serve the pages of an app until `stop`; PortError if the port is taken.
+async def serve(
+    app: App,
+    *,
+    host: str,
+    port: int,
+    stop: asyncio.Event,
+    on_ready: Callable[[str], None],
+    or_free: bool = False,
+) -> None:
+    """Serve the pages of an app until `stop`; if the port is taken, on a free one or, unless `or_free`, PortError.
 
     Tokens are asked for as they are by the services: if there are any. Beyond loopback there must be.
     """
@@ -44,7 +54,12 @@ async def serve(app: App, *, host: str, port: int, stop: asyncio.Event, on_ready
     asked = bool(tokens.all())
     # Behind the services, it is reached where they are.
     is_local = _is_loopback(host) and _is_loopback(settings.http.host)
-    listening = _listen(host, port)
+    try:
+        listening = _listen(host, port)
+    except PortError:
+        if not or_free:
+            raise
+        listening = _listen(host, 0)
     if not asked and (not is_local or settings.http.require_tokens):
         raise SettingsError(
             "Others can reach the console, or http.require_tokens is set, and there is no token.",
@@ -130,10 +145,11 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.bind(address)
     except OSError as error:
         listening.close()
-        raise PortError(
-            f"The console cannot listen on {host}:{port}: {error.strerror}.",
-            remedy="End what does, or choose another port.",
-            port=port,
+        if error.errno == errno.EADDRINUSE:
+            raise _ports.taken(port, "the console: --port, or port in [http] of headrace.toml") from None
+        raise SettingsError(
+            f"Nothing can listen on {host}:{port}: {error.strerror}.",
+            remedy="Correct host and port in [http] of headrace.toml.",
         ) from None
     listening.set_inheritable(False)
     return listening

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -13,6 +16,7 @@ from urllib.request import urlopen
 import pytest
 
 from headrace import settings as _settings
+from headrace.errors import PortError
 from headrace.http.tokens import Tokens
 from headrace.log.deadletter import checkpoints_stream
 from headrace.settings import Settings
@@ -145,3 +149,21 @@ def test_token_with_the_scope_operate_may_act_until_it_is_removed(
     Tokens(settings.tokens_file).remove("operate")
     page.goto(f"{address}/console/pipelines")
     page.get_by_label("Token").wait_for()
+
+
+def test_port_that_is_taken_is_told_with_who_has_it(headrace_settings: Settings) -> None:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        port = holder.getsockname()[1]
+        command = [sys.executable, "-m", "headrace.cli", "--project", str(headrace_settings.root)]
+        done = subprocess.run(
+            [*command, "console", str(SHOP), "--port", str(port)],
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+
+    assert done.returncode == PortError.exit_code
+    assert f"Port {port} is taken by process {os.getpid()}" in done.stderr
+    assert "Traceback" not in done.stderr
