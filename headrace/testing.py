@@ -49,7 +49,7 @@ LONGEST_PAUSE_S = 1.0
 TEST_SLOTS = 24  # real-time pipelines hold theirs for as long as they run
 
 
-def wait_until(condition: Callable[[], T], *, timeout_s: float = 30.0, what: str = "the condition") -> T:
+def wait_until(condition: Callable[[], T], *, timeout_s: float = 60.0, what: str = "the condition") -> T:
     """Ask again and again until the answer is true, and return it; AssertionError when time is up.
 
     Between two questions it waits twice as long as the last one took, so that asking takes no processor away
@@ -159,7 +159,7 @@ class RunningServices:
         self.address = host.address
         self._loop = loop
 
-    def do(self, work: Coroutine[Any, Any, T], timeout_s: float = 30.0) -> T:
+    def do(self, work: Coroutine[Any, Any, T], timeout_s: float = 60.0) -> T:
         """Run this where the services run, as in `running.do(table.get("a"))`."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)
 

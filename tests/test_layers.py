@@ -11,7 +11,7 @@ import pytest
 import headrace
 
 PACKAGE = Path(headrace.__file__).parent
-BASE = {"errors", "units", "settings", "clock", "records", "_json_schema", "metrics", "pages"}
+BASE = {"access", "errors", "units", "settings", "clock", "records", "_json_schema", "metrics", "pages"}
 MIDDLE = {"tables", "stores", "links", "ingest", "pipelines"}
 # What each part of the package may import besides itself.
 ALLOWED: dict[str, set[str]] = {

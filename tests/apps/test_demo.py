@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-pytestmark = [pytest.mark.apps, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.apps, pytest.mark.broker, pytest.mark.spark]
 
 DEMO = Path(__file__).parents[2] / "apps" / "demo.py"
 

@@ -131,7 +131,6 @@ def expected(iot: SimpleNamespace, version: Any, readings: list[Any]) -> set[str
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.timeout(180)
 def test_readings_are_kept_learned_from_scored_and_lead_to_recovery(
     iot: SimpleNamespace,
     headrace_app: hr.App,

@@ -19,7 +19,7 @@ import pytest
 
 from headrace.testing import wait_until
 
-pytestmark = [pytest.mark.apps, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.apps, pytest.mark.broker, pytest.mark.spark]
 
 PAGE = (Path(__file__).parents[2] / "docs" / "tutorial.md").read_text(encoding="utf-8")
 STEPS = dict(re.findall(r"^## (\d\. [^\n]+)\n(.*?)(?=^## )", PAGE, re.M | re.S))

@@ -29,7 +29,7 @@ def three(headrace_app: hr.App, purchases: hr.Stream[Purchase]) -> hr.Stream[Pur
         out.send(raw, b"\xff\x00", key="ann", partition=1, headers={"ce_id": "p-7"})
     with headrace_app.consumer(purchases, start="latest", until="end") as messages:
         messages.seek({0: 0, 1: 0})
-        (message,) = messages.batch(timeout="20 seconds")
+        (message,) = messages.batch(timeout="60 seconds")
     letters = headrace_app.site.dead_letters("scorer")
     letters.write(message, ValueError("no such model"), stage="score", attempts=3)
     return purchases

@@ -60,7 +60,7 @@ def test_group_seek_position_given_moves_the_group(
 
     assert answer == {"0": offset, "1": 0}
     with headrace_app.consumer(purchases, group=half_read) as messages:
-        batch = messages.batch(timeout=timedelta(seconds=20)) if offset < 5 else []
+        batch = messages.batch(timeout=timedelta(seconds=60)) if offset < 5 else []
         assert [message.offset for message in batch] == list(range(offset, 5))
 
 
@@ -76,7 +76,7 @@ def test_group_seek_while_members_read_refused(
     run: Run, headrace_app: hr.App, half_read: str, purchases: hr.Stream[Purchase]
 ) -> None:
     with headrace_app.consumer(purchases, group=half_read) as messages:
-        assert messages.batch(timeout="20 seconds")
+        assert messages.batch(timeout="60 seconds")
         complaint = run("group", "seek", half_read, purchases.name, "--to", "earliest").complaint(5)
 
     assert "has members that are reading" in complaint

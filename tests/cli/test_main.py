@@ -141,4 +141,4 @@ def test_cluster_unreachable_is_told_within_seconds(unreachable: Unreachable) ->
     answer, took_s = unreachable.waited_for.result()
 
     assert f"no broker answers at {unreachable.address}" in answer.complaint(5)
-    assert took_s < 22
+    assert took_s < 45

@@ -17,7 +17,7 @@ from headrace.testing import wait_until
 
 from .conftest import Run, run_headrace, start_headrace
 
-pytestmark = [pytest.mark.broker, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker]
 
 APP = """
 import headrace as hr

@@ -18,7 +18,7 @@ from headrace.testing import wait_until
 
 from .conftest import HEADRACE, Answer, environment, run_headrace, start_headrace
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark]
 
 APP = """
 from pyspark.sql import DataFrame
@@ -104,7 +104,7 @@ def test_run_only_status_group_pause_stop_and_fresh(shop: Path) -> None:
 
     with started(shop, "run", "app.py", "--only", "large"):
         wait_until(lambda: {each["purchase"] for each in records(shop, "alerts")} == LARGE, timeout_s=120)
-        assert wait_until(lambda: shown("running"), timeout_s=30)["restarts"] == 0
+        assert wait_until(lambda: shown("running"), timeout_s=60)["restarts"] == 0
         twice = run_headrace("run", "app.py", "--only", "large", cwd=shop)
         assert "is running already" in twice.err
         assert twice.code != 0
@@ -113,12 +113,12 @@ def test_run_only_status_group_pause_stop_and_fresh(shop: Path) -> None:
             described = run_headrace("group", "describe", "large", "-o", "json", cwd=shop)
             return described.code == 0 and described.json
 
-        assert wait_until(lag, timeout_s=30)
+        assert wait_until(lag, timeout_s=60)
         assert run_headrace("pipeline", "pause", "app.py", "large", "-o", "json", cwd=shop).json == {
             "pipeline": "large",
             "wanted": "paused",
         }
-        wait_until(lambda: shown("paused"), timeout_s=30)
+        wait_until(lambda: shown("paused"), timeout_s=60)
     before = len(records(shop, "alerts"))
     assert before == len(LARGE)
     with started(shop, "run", "app.py", "--only", "large", "--fresh"):

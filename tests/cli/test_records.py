@@ -233,7 +233,7 @@ def test_consume_follow_waits_for_new_records_until_interrupted(
     purchases.publish(_purchase(2)).result()
     second = json.loads(process.stdout.readline())
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
 
     assert [first["value"]["id"], second["value"]["id"]] == ["p-1", "p-2"]
     assert (process.returncode, out, err) == (130, "", "")
@@ -246,7 +246,7 @@ def test_consume_follow_with_a_count_ends_by_itself(
     for number in (1, 2, 3):
         purchases.publish(_purchase(number)).result()
 
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
 
     assert (process.returncode, len(out.splitlines()), err) == (0, 2, "")
 
@@ -262,7 +262,7 @@ def test_consume_reader_that_goes_away_ends_it_quietly(
     assert process.stdout.readline()
     process.stdout.close()
 
-    assert process.wait(timeout=20) in (0, 1)
+    assert process.wait(timeout=60) in (0, 1)
     assert process.stderr.read() == ""
     process.stderr.close()
 

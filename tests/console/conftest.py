@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SHOP = Path(__file__).with_name("shop.py")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or ""
+PATIENCE_MS = 60_000  # two processors, and Spark beside
 # Whoever looks is told of what a browser complains of; a connection that ends with a test is no complaint.
 _EXPECTED = re.compile(r"WebSocket|ERR_CONNECTION|Failed to load resource")
 
@@ -47,8 +48,9 @@ def browser() -> Iterator[Browser]:
         return
     if not CHROMIUM:
         pytest.skip("chromium is not installed")
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import expect, sync_playwright
 
+    expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         found = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         _launched.append(found)
@@ -94,7 +96,7 @@ class running:
 
     def __exit__(self, *_: object) -> None:
         self._process.send_signal(signal.SIGINT)
-        self._process.wait(30)
+        self._process.wait(60)
 
 
 @pytest.fixture
@@ -109,7 +111,7 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
         context = browser.new_context(
             viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light"
         )
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         page = context.new_page()
         if not loud:

@@ -27,7 +27,7 @@ def test_version_is_promoted_and_rolled_back_from_its_page(world: World, open_pa
 
     page = open_page(f"{world.address}/console/models")
     row = page.get_by_role("row").filter(has_text="risk")
-    expect(row).to_contain_text("version 2", timeout=30_000)
+    expect(row).to_contain_text("version 2")
     row.get_by_role("link", name="risk").click()
     state = page.locator(".hr-page .hr-state").first
     expect(state).to_have_text("version 2 serves")
@@ -39,7 +39,7 @@ def test_version_is_promoted_and_rolled_back_from_its_page(world: World, open_pa
     expect(state).to_have_text("version 1 serves")
     assert registry.choice("risk").version == 1
     serving = page.locator("section").filter(has_text="Who serves what").get_by_role("row").filter(has_text="shop")
-    expect(serving.locator("td").nth(2)).to_have_text("1", timeout=15_000)
+    expect(serving.locator("td").nth(2)).to_have_text("1")
 
     page.get_by_role("button", name="Roll back").click()
     page.get_by_role("alertdialog").get_by_role("button", name="Roll back").click()

@@ -74,7 +74,7 @@ def test_overview_shows_what_flows_and_leads_to_it(world: World, open_page: Call
     table.focus()
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="spend").wait_for()
-    assert page.url == f"{world.address}/console/tables/spend"
+    page.wait_for_url(f"{world.address}/console/tables/spend")
 
 
 def test_page_that_is_not_there_says_so(world: World, open_page: Callable[..., Page]) -> None:
@@ -161,7 +161,7 @@ def test_port_that_is_taken_is_told_with_who_has_it(headrace_settings: Settings)
             [*command, "console", str(SHOP), "--port", str(port)],
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
         )
 
     assert done.returncode == PortError.exit_code

@@ -90,13 +90,13 @@ class Run:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
         # The supervisor reaps the worker; its Java is anybody's.
-        psutil.wait_procs(victims, timeout=20)
+        psutil.wait_procs(victims, timeout=60)
         return moment
 
     def end(self) -> tuple[int, str]:
         """Wait until it ends by itself; its exit code, and all it said."""
         code = self.process.wait(150)
-        self._reader.join(10)
+        self._reader.join(60)
         return code, "".join(self.said)
 
     def stop(self) -> int:
@@ -114,8 +114,8 @@ class Run:
         for each in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 each.kill()
-        self.process.wait(30)
-        self._reader.join(10)
+        self.process.wait(60)
+        self._reader.join(60)
         assert self.process.stdout is not None
         self.process.stdout.close()
 

@@ -17,7 +17,7 @@ from headrace.settings import Settings
 from headrace.substrate import site as sites
 from headrace.testing import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults]
 
 
 def produce(app: hr.App, stream: hr.Stream[Event], count: int, kill_at: int, kill) -> tuple[list[Ack], float]:
@@ -135,14 +135,14 @@ def test_leader_killed_ahead_of_its_followers_with_acks_one_loses_records(start_
 
     producer = app.producer("unsafe", options=unsafe)
     # So it need not ask a frozen broker for the leader.
-    producer.send(stream, Event(number=-1, text="")).result(30)
+    producer.send(stream, Event(number=-1, text="")).result(60)
 
     def write() -> list[Ack]:
         """One after another: the first few answer the fetches that were open when the followers froze."""
         acks = []
         for number in range(100):
             acks.append(producer.send(stream, Event(number=number, text="")))
-            acks[-1].result(30)
+            acks[-1].result(60)
         return acks
 
     acks = freeze_followers_and_kill_leader(found, app, stream, write)
@@ -159,7 +159,7 @@ def test_leader_killed_ahead_of_its_followers_with_the_default_loses_nothing(sta
     found, app, stream = three_brokers(start_site)
     producer = app.producer("safe")
     # So it need not ask a frozen broker for the leader.
-    producer.send(stream, Event(number=-1, text="")).result(30)
+    producer.send(stream, Event(number=-1, text="")).result(60)
 
     def write() -> list[Ack]:
         acks = [producer.send(stream, Event(number=number, text="")) for number in range(1000)]

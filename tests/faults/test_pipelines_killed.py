@@ -301,7 +301,7 @@ def test_graceful_stop_finishes_the_batch_and_leaves_nothing_behind(project):
                 family = run.family()
                 assert len(family) >= 3  # this, the worker, its Java
                 assert run.stop() == 0, "".join(run.said)
-                assert psutil.wait_procs(family, timeout=5)[1] == []
+                assert psutil.wait_procs(family, timeout=60)[1] == []
             sent += feed.sent
     with Run(project, only=("count_windows", "keep")) as run:
         wait_until(lambda: sum(row.numbers for row in windows.latest().values()) >= len(sent), timeout_s=150)
@@ -353,7 +353,7 @@ def test_runner_killed_leaves_a_worker_that_the_next_run_replaces(project):
         left = first.worker()
         assert left is not None
         first.process.kill()
-        first.process.wait(10)
+        first.process.wait(60)
         with Run(project, only=("keep",)) as second, Feed() as feed:
             second.wait_ready()
             assert not left.is_running()

@@ -25,7 +25,7 @@ from headrace.settings import Settings
 from headrace.substrate.process import read_record
 from headrace.testing import wait_until
 
-pytestmark = [pytest.mark.faults, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.faults]
 
 logger = logging.getLogger(__name__)
 APP = Path(serving.__file__)
@@ -66,7 +66,7 @@ def running(found: Settings, instances: int) -> Iterator[list[str]]:
 
 
 def answers(address: str, path: str) -> Any:
-    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=15)
+    connection = http.client.HTTPConnection(address.removeprefix("http://"), timeout=60)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
@@ -177,7 +177,7 @@ def check(app: hr.App, address: str, written: list[serving.Use], clients: list[A
         return rows
 
     wait_until(lambda: found("/cards", "total") == expected, timeout_s=60, what="sessions that have all")
-    wait_until(lambda: found("/sums", "total") == expected, timeout_s=30, what="a table that has all")
+    wait_until(lambda: found("/sums", "total") == expected, timeout_s=60, what="a table that has all")
     with app.consumer(serving.asked, until="end") as messages:
         in_log = Counter(message.record.number for message in messages)
     answered = {number for client in clients for number in client.answered}

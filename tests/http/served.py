@@ -40,7 +40,7 @@ class Raw:
     """A socket that speaks what it is told to."""
 
     def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=10)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)
@@ -76,7 +76,7 @@ class Raw:
                 continue
             except OSError:
                 break
-        self.socket.settimeout(10)
+        self.socket.settimeout(60)
         return time.monotonic() - started
 
 
@@ -104,7 +104,7 @@ class Served:
         self.port = self.server.port
 
     def call(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(20)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
 
     def later(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -117,7 +117,7 @@ class Served:
         if body is not None and not isinstance(body, bytes):
             body = json.dumps(body).encode()
             sent.setdefault("content-type", "application/json")
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             connection.request(method, path, body, sent)
             answer = connection.getresponse()
@@ -145,7 +145,7 @@ class Served:
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(60)
         self._loop.run_until_complete(self._loop.shutdown_asyncgens())
         self._loop.close()
 

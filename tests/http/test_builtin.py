@@ -272,6 +272,6 @@ def test_script_of_the_page_is_valid_and_the_only_one_that_may_run(serve: Serve,
     if shutil.which("node"):
         (tmp_path / "page.js").write_text(script)
         done = subprocess.run(
-            ["node", "--check", tmp_path / "page.js"], capture_output=True, text=True, timeout=30
+            ["node", "--check", tmp_path / "page.js"], capture_output=True, text=True, timeout=60
         )
         assert (done.returncode, done.stderr) == (0, "")

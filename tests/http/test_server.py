@@ -66,7 +66,7 @@ def test_server_listens_on_all_addresses_of_a_name(serve: Serve) -> None:
     served = serve(routes, host="localhost")
     assert served.address == f"http://localhost:{served.port}"
     for _, _, _, _, address in socket.getaddrinfo("localhost", served.port, type=socket.SOCK_STREAM):
-        client = HTTPConnection(str(address[0]), served.port, timeout=5)
+        client = HTTPConnection(str(address[0]), served.port, timeout=60)
         client.request("GET", "/wait")
         assert client.getresponse().read() == b'"done"'
         client.close()
@@ -119,7 +119,7 @@ async def main():
 asyncio.run(main())
 """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=30
+        [sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
@@ -139,7 +139,7 @@ def test_stop_waits_for_requests_at_work_and_refuses_new_connections(serve: Serv
         wait_until(lambda: _is_refused(served.port), what="the end of listening")
         assert not stopped.done()
         answers = [each.result() for each in asked]
-        stopped.result(10)
+        stopped.result(60)
     assert [(each.status, each.json, each.headers["connection"]) for each in answers] == [
         (200, "done", "close"),
         (200, 3, "close"),
@@ -163,7 +163,7 @@ def test_stop_cancels_what_is_not_done_within_the_grace(serve: Serve) -> None:
         wait_until(lambda: served.server._gate.running, what="the request")  # type: ignore[union-attr]
         started = time.monotonic()
         served.call(served.server.stop(grace_s=0.3))
-        assert 0.2 < time.monotonic() - started < 5
+        assert 0.2 < time.monotonic() - started < 30
         assert client.rest() == b""
     assert not served.server._state.tasks
 
@@ -173,13 +173,13 @@ def test_stop_ends_streams_and_sockets_at_once(serve: Serve) -> None:
     with connect(f"ws://127.0.0.1:{served.port}/socket") as ws, served.raw() as client:
         client.send(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         client.until(b"data: 1\n\n")
-        assert ws.recv(timeout=5) == "hello"
+        assert ws.recv(timeout=60) == "hello"
         started = time.monotonic()
-        served.call(served.server.stop(grace_s=20))
-        assert time.monotonic() - started < 5
+        served.call(served.server.stop(grace_s=55))
+        assert time.monotonic() - started < 30
         assert client.rest() == b""
         with pytest.raises(ConnectionClosed) as caught:
-            ws.recv(timeout=5)
+            ws.recv(timeout=60)
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code == 1012
 
@@ -193,7 +193,7 @@ def test_stop_closes_connections_without_a_request_soon_and_answers_one_that_com
         for each in (quiet, client):
             each.send(b"GET /wait HTTP/1.1\r\nHost: localhost\r\n\r\n")
             each.until(b'"done"')
-        stopped = served.later(served.server.stop(grace_s=20))
+        stopped = served.later(served.server.stop(grace_s=55))
         wait_until(lambda: _is_refused(served.port), what="the end of listening")
         client.send(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         answer = client.rest()
@@ -201,7 +201,7 @@ def test_stop_closes_connections_without_a_request_soon_and_answers_one_that_com
         assert b"connection: close" in answer
         assert b'"server":"stopping"' in answer
         assert quiet.rest() == b""
-        stopped.result(5)
+        stopped.result(60)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -212,7 +212,7 @@ def test_stop_under_load_fails_no_request(serve: Serve, number: int) -> None:
     enough = threading.Event()
 
     def client() -> None:
-        http = HTTPConnection("127.0.0.1", served.port, timeout=10)
+        http = HTTPConnection("127.0.0.1", served.port, timeout=60)
         while True:
             fresh = http.sock is None
             try:
@@ -236,10 +236,10 @@ def test_stop_under_load_fails_no_request(serve: Serve, number: int) -> None:
     threads = [threading.Thread(target=client) for _ in range(16)]
     for each in threads:
         each.start()
-    assert enough.wait(20)
+    assert enough.wait(60)
     served.call(served.server.stop(grace_s=10))
     for each in threads:
-        each.join(10)
+        each.join(60)
     assert failed == []
 
 

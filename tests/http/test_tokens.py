@@ -103,7 +103,7 @@ def test_token_is_over_when_it_expires(tmp_path: Path) -> None:
 def test_token_added_by_another_process_is_seen_soon(tokens: Tokens) -> None:
     assert tokens.find("hr_x") is None
     text = Tokens(tokens.path).add("ann", ["read"])
-    wait_until(lambda: tokens.find(text), timeout_s=5, what="the new token")
+    wait_until(lambda: tokens.find(text), timeout_s=60, what="the new token")
 
 
 def test_tokens_added_at_the_same_time_are_all_kept(tokens: Tokens) -> None:
@@ -230,11 +230,11 @@ def test_token_removed_while_running_stops_working_in_requests_and_streams(serve
     ):
         client.send(f"GET /events HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {text}\r\n\r\n".encode())
         client.until(b"data: 1\n\n")
-        assert socket.recv(timeout=5) == "ann"
+        assert socket.recv(timeout=60) == "ann"
         Tokens(tokens.path).remove("ann")
-        wait_until(lambda: served.ask("GET", "/who", token=text).status == 401, timeout_s=5, what="the 401")
+        wait_until(lambda: served.ask("GET", "/who", token=text).status == 401, timeout_s=60, what="the 401")
         with pytest.raises(ConnectionClosed) as caught:
-            socket.recv(timeout=5)
+            socket.recv(timeout=60)
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code == 1008
         assert client.rest() == b""
@@ -244,7 +244,7 @@ def test_last_token_removed_does_not_open_the_server(serve: Serve, tokens: Token
     text = tokens.add("ann", ["read"])
     served = serve(routes, tokens=tokens)
     tokens.remove("ann")
-    wait_until(lambda: served.ask("GET", "/who", token=text).status == 401, timeout_s=5, what="the 401")
+    wait_until(lambda: served.ask("GET", "/who", token=text).status == 401, timeout_s=60, what="the 401")
     assert served.get("/who").status == 401
 
 
@@ -253,7 +253,7 @@ def test_browser_sends_its_token_as_a_subprotocol(serve: Serve, tokens: Tokens) 
     served = serve(routes, tokens=tokens)
     address = f"ws://127.0.0.1:{served.port}/socket"
     with connect(address, subprotocols=["bearer", text]) as socket:  # type: ignore[list-item]
-        assert (socket.subprotocol, socket.recv(timeout=5)) == ("bearer", "ann")
+        assert (socket.subprotocol, socket.recv(timeout=60)) == ("bearer", "ann")
     for offered in (["bearer", "hr_wrong"], [text], None):
         with pytest.raises(InvalidStatus) as caught:
             connect(address, subprotocols=offered)  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ def open_socket(served: Served, path: str, **options: Any) -> ClientConnection:
 
 def close_code(socket: ClientConnection) -> tuple[int, str]:
     with pytest.raises(ConnectionClosed) as caught:
-        socket.recv(timeout=10)
+        socket.recv(timeout=60)
     assert caught.value.rcvd is not None
     return caught.value.rcvd.code, caught.value.rcvd.reason
 
@@ -85,12 +85,12 @@ def test_messages_of_both_kinds_go_both_ways(served: Served) -> None:
     with open_socket(served, "/echo/ann?times=2") as socket:
         socket.send("grüß")
         socket.send(b"\x00\xff")
-        assert [socket.recv(timeout=5) for _ in range(4)] == ["ann: grüß", "ann: grüß", b"\x00\xff", b"\x00\xff"]
+        assert [socket.recv(timeout=60) for _ in range(4)] == ["ann: grüß", "ann: grüß", b"\x00\xff", b"\x00\xff"]
 
 
 def test_value_is_sent_as_json_and_the_handler_may_close(served: Served) -> None:
     with open_socket(served, "/prices") as socket:
-        assert socket.recv(timeout=5) == '{"amount":1.5}'
+        assert socket.recv(timeout=60) == '{"amount":1.5}'
         assert close_code(socket) == (4000, "enough")
 
 
@@ -154,7 +154,7 @@ def test_page_of_another_host_cannot_open_a_socket(served: Served, origin: str, 
     origin = origin.format(port=served.port)
     if opens:
         with open_socket(served, "/prices", origin=origin) as socket:
-            assert socket.recv(timeout=5)
+            assert socket.recv(timeout=60)
     else:
         with pytest.raises(InvalidStatus) as caught:
             open_socket(served, "/prices", origin=origin)
@@ -168,7 +168,7 @@ def test_message_over_the_limit_closes_the_socket(serve: Serve, limit: int, is_c
         if is_closed:
             assert close_code(socket)[0] == 1009
         else:
-            assert socket.recv(timeout=5) == "a: " + "x" * 1001
+            assert socket.recv(timeout=60) == "a: " + "x" * 1001
 
 
 def test_text_that_is_not_utf_8_closes_the_socket(served: Served) -> None:
@@ -179,7 +179,7 @@ def test_text_that_is_not_utf_8_closes_the_socket(served: Served) -> None:
 
 def test_handler_that_does_not_listen_is_cancelled_when_its_client_goes(served: Served) -> None:
     with open_socket(served, "/busy") as socket:
-        assert socket.recv(timeout=5) == "started"
+        assert socket.recv(timeout=60) == "started"
     wait_until(lambda: ended == ["cancelled"], what="the handler's end")
 
 
@@ -192,7 +192,7 @@ def test_client_that_does_not_read_is_cut_off(serve: Serve) -> None:
         )
         assert client.until(b"\r\n\r\n").startswith(b"HTTP/1.1 101")
         assert served.get("/plain").status == 200
-        wait_until(lambda: not served.server._state.tasks, timeout_s=10, what="the handler's end")
+        wait_until(lambda: not served.server._state.tasks, timeout_s=60, what="the handler's end")
 
 
 def test_socket_counts_as_a_connection(serve: Serve) -> None:

@@ -352,7 +352,6 @@ def test_tokens_let_write_those_who_may_write(headrace_app: hr.App, readings: An
         tokens.path.unlink()
 
 
-@pytest.mark.timeout(180)
 def test_generated_requests_are_answered_as_described_and_never_with_a_5xx(client: Client, readings: Any) -> None:
     schema = schemathesis.openapi.from_url(f"http://{client.address}/openapi.json")
     tried = set()

@@ -49,9 +49,9 @@ def crashed(headrace_app: hr.App, readings: Any) -> Callable[..., None]:
                 ids=asked.ids,
                 accepted=stored if accepted else (),
             )
-        ).result(20)
+        ).result(60)
         for number in written:
-            inlet.send(values[number], asked.ids[number], sender, bulk=False).result(20)
+            inlet.send(values[number], asked.ids[number], sender, bulk=False).result(60)
         producers.close()
         headrace_app.close()
 

@@ -32,7 +32,7 @@ class Talk:
 
     def __init__(self, port: int) -> None:
         self.opened.append(self)
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=20)
+        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
         self._lines = self.socket.makefile("rb")
 
     def send(self, *lines: str) -> None:

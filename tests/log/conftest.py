@@ -38,12 +38,12 @@ def configure(kafka_admin: AdminClient) -> Callable[[str, str, str], None]:
         entry = ConfigEntry(option, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=[entry])
         for future in kafka_admin.incremental_alter_configs([resource]).values():
-            future.result(15)
+            future.result(60)
         asked = ConfigResource(ResourceType.TOPIC, name)
 
         def applied() -> bool:
             (found,) = kafka_admin.describe_configs([asked]).values()
-            return bool(found.result(15)[option].value == value)
+            return bool(found.result(60)[option].value == value)
 
         wait_until(applied, what=f"{option} of {name}")
 

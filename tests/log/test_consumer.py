@@ -42,7 +42,7 @@ def numbers(messages: Any) -> list[int]:
 def take(consumer: hr.Consumer[Any], count: int) -> list[hr.Message[Any]]:
     """That many messages, in batches; the last batch is not handled yet."""
     found: list[hr.Message[Any]] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         found += consumer.batch(count - len(found), timeout=0.5)
     assert len(found) == count
@@ -224,7 +224,7 @@ def test_batch_gives_what_there_is_and_nothing_when_time_is_up(headrace_app: hr.
     with headrace_app.consumer(stream) as messages:
         started = time.monotonic()
         assert messages.batch(timeout="200 ms") == []
-        assert 0.15 < time.monotonic() - started < 5
+        assert 0.15 < time.monotonic() - started < 30
         write(headrace_app, stream, range(5))
         assert numbers(take(messages, 5)) == [0, 1, 2, 3, 4]
     with pytest.raises(RunningError, match="The consumer is closed"):
@@ -504,7 +504,7 @@ def test_records_deleted_before_a_stopped_group_read_them_are_an_error_and_an_ev
     with headrace_app.consumer(stream, group=group) as messages:
         take(messages, 2)
     for future in kafka_admin.delete_records([TopicPartition(stream.name, 0, 7)]).values():
-        future.result(15)
+        future.result(60)
     with pytest.raises(LostRecordsError) as caught, headrace_app.consumer(stream, group=group) as messages:
         take(messages, 1)
     error = caught.value
@@ -533,7 +533,7 @@ def test_records_deleted_before_a_reader_without_a_group_came_are_an_error(
     stream = make(Event, partitions=1)
     write(headrace_app, stream, range(10))
     for future in kafka_admin.delete_records([TopicPartition(stream.name, 0, 7)]).values():
-        future.result(15)
+        future.result(60)
     with (
         pytest.raises(LostRecordsError, match="Records 3 to 6 of partition 0 of stream") as caught,
         headrace_app.consumer(stream, start={0: 3}) as messages,
@@ -561,7 +561,7 @@ def test_records_deleted_with_kafkas_own_reset_would_be_skipped_in_silence(
     stream = make(Event, partitions=1)
     write(headrace_app, stream, range(10))
     for future in kafka_admin.delete_records([TopicPartition(stream.name, 0, 7)]).values():
-        future.result(15)
+        future.result(60)
     options = {"auto.offset.reset": "earliest"}
     with headrace_app.consumer(stream, start={0: 3}, options=options) as messages:
         assert numbers(take(messages, 3)) == [7, 8, 9]

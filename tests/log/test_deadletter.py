@@ -38,7 +38,7 @@ def send(app: hr.App, stream: hr.Stream[Any], *values: int | bytes) -> None:
 
 def take(consumer: hr.Consumer[Any], count: int) -> list[int]:
     found: list[int] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         found += [message.record.n for message in consumer.batch(timeout=0.5)]
     assert len(found) == count

@@ -46,7 +46,7 @@ def group(headrace_app: hr.App, stream: hr.Stream[Any], unique_name: Name) -> st
 
 def read(app: hr.App, stream: hr.Stream[Any], group: str, count: int) -> list[int]:
     found: list[int] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     with app.consumer(stream, group=group) as messages:
         while len(found) < count and time.monotonic() < deadline:
             found += [message.record.n for message in messages.batch(timeout=0.5)]

@@ -123,7 +123,7 @@ def test_close_in_time_that_is_too_short_fails_what_is_left_and_wakes_who_waits(
         with pytest.raises(UnavailableError):
             producer.close(timeout_s=0.1)
         with pytest.raises(DeliveryError, match="A record was not written"):
-            waiting.result(10)
+            waiting.result(60)
     assert ack.done()
     assert read(headrace_app, stream) == []
 
@@ -469,7 +469,7 @@ def test_delivery_without_acknowledgement_loses_the_record_and_nobody_hears_of_i
 ) -> None:
     """The protection off: this is what acks=all is for."""
     with headrace_app.producer(profile="latency", options={"acks": 0, "enable.idempotence": False}) as producer:
-        assert producer.send(narrow, LARGE).result(timeout_s=20).done()
+        assert producer.send(narrow, LARGE).result(timeout_s=60).done()
     assert read(headrace_app, narrow) == []
 
 
@@ -544,10 +544,10 @@ def test_producer_after_a_fatal_error_fails_what_it_held_and_goes_on(headrace_ap
         held = producer.send(stream, purchase(1))
         producer._on_error(KafkaError(KafkaError._FATAL, "out of order", True))
         with pytest.raises(DeliveryError):
-            held.result(30)
+            held.result(60)
         wait_until(lambda: not producer._broken)
         producer._configuration["linger.ms"] = 0
         producer._on_error(KafkaError(KafkaError._FATAL, "again", True))
         wait_until(lambda: not producer._broken)
-        assert producer.send(stream, purchase(2)).result(30).offset == 0
+        assert producer.send(stream, purchase(2)).result(60).offset == 0
     assert [message.record.id for message in read(headrace_app, stream)] == ["p-2"]

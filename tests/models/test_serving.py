@@ -77,7 +77,6 @@ def constant(value: float) -> Linear:
     return Linear((0.0, 0.0, 0.0), value)
 
 
-@pytest.mark.timeout(180)
 def test_thousand_swaps_under_load_score_every_record_by_one_whole_version(
     fleet: Fleet, run_services: Running
 ) -> None:
@@ -110,7 +109,7 @@ def test_thousand_swaps_under_load_score_every_record_by_one_whole_version(
         try:
             for record in records[1:]:
                 fleet.registry.versions.publish(record).result()
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 60
                 while wear.version != record.version:
                     assert time.monotonic() < deadline
                     time.sleep(0.001)
@@ -132,7 +131,6 @@ def test_thousand_swaps_under_load_score_every_record_by_one_whole_version(
     assert fleet.exceptions() == []
 
 
-@pytest.mark.timeout(180)
 def test_bad_models_are_refused_reported_and_the_old_one_stays(fleet: Fleet, run_services: Running) -> None:
     fleet.registry.versions.publish(record_of(document(constant(1.0), model=fleet.wear.name))).result()
     with run_services(fleet.scorer):

@@ -37,7 +37,7 @@ from headrace.models.document import load
 from headrace.models.scoring import scorer
 from headrace.testing import ManualClock, wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark]
 
 
 class Labelled(hr.Record):

@@ -90,7 +90,7 @@ def cluster(tmp_path: Path) -> Iterator[str]:
         for process in reversed(started):
             process.terminate()
         for process in started:
-            process.wait(30)
+            process.wait(60)
 
 
 def test_pipelines_run_on_a_cluster_of_two_workers(cluster: str, headrace_settings: Settings, tmp_path: Path):

@@ -54,7 +54,6 @@ def test_unknown_pipelines_and_those_that_end_by_themselves_cannot_be_paused() -
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("trigger", [hr.every("200 ms"), hr.realtime("5 seconds")], ids=["every", "realtime"])
 def test_paused_pipeline_stays_so_over_a_restart_and_resumes_without_loss(
     shop: Shop, run_pipelines: Run, trigger: Any
@@ -89,7 +88,6 @@ def test_paused_pipeline_stays_so_over_a_restart_and_resumes_without_loss(
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(240)
 def test_restart_starts_anew_what_runs_and_what_has_failed_and_leaves_others_alone(
     shop: Shop, run_pipelines: Run
 ) -> None:

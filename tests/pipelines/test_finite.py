@@ -18,7 +18,7 @@ import headrace as hr
 from headrace.pipelines import finite
 from headrace.testing import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark]
 
 
 class Payment(hr.Record):

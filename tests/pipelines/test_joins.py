@@ -13,7 +13,7 @@ import headrace as hr
 from headrace.errors import DefinitionError
 from headrace.testing import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark]
 
 
 class Customer(hr.Record):

@@ -16,7 +16,7 @@ from headrace.pipelines.letters import Letters
 from headrace.records import Codec
 from headrace.testing import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark]
 
 GOOD = json.loads(Codec(type(purchase(0))).encode(purchase(0)))
 BAD: dict[bytes, str] = {

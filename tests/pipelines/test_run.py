@@ -15,7 +15,7 @@ from headrace.errors import DefinitionError, RunningError
 from headrace.log.deadletter import DeadLetterBox
 from headrace.testing import wait_until
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.spark]
 
 Run = Callable[..., Any]
 

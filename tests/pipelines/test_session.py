@@ -59,7 +59,7 @@ def script(project: Settings, tmp_path: Path) -> Script:
     return run
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"not so within {timeout_s} s"
@@ -108,7 +108,7 @@ def test_session_master_unreachable_is_told_at_once(project: Settings) -> None:
         with pytest.raises(ProcessError, match="cannot be reached") as caught:
             session._start(spark_of(project, master=master), "x", 1, ())
     assert master in caught.value.message
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def test_session_without_slots_is_refused(project: Settings) -> None:

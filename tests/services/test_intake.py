@@ -122,7 +122,7 @@ def test_handler_that_takes_the_message_sees_place_and_tombstones(
 
     write(headrace_app, events, 1)
     with headrace_app.producer("writer") as producer:
-        producer.delete(events, "a").result(10)
+        producer.delete(events, "a").result(60)
     with run_services(desk):
         wait_until(lambda: len(seen) == 2)
     assert seen == [("a", False), ("a", True)]
@@ -142,7 +142,7 @@ def test_bad_records_go_to_the_dead_letters_at_once(
 
     write(headrace_app, events, 6, names="a")
     raw = hr.Stream(events.name, bytes)
-    headrace_app.site.shared_producer().send(raw, b"not JSON", key="a").result(10)
+    headrace_app.site.shared_producer().send(raw, b"not JSON", key="a").result(60)
     with run_services(desk):
         wait_until(lambda: len(good) == 5)
         box = DeadLetterBox(headrace_app.site, events.name)

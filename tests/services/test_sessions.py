@@ -97,7 +97,7 @@ def test_session_adds_up_records_and_requests_in_order(
         for card in range(10):
             wait_until(
                 lambda card=card: get(running.address, f"/cards/c{card}")["count"] == 20,
-                timeout_s=10,
+                timeout_s=60,
                 what=str(get(running.address, f"/cards/c{card}")),
             )
             assert get(running.address, f"/cards/c{card}")["amount"] == sum(range(card, 200, 10))

@@ -74,7 +74,6 @@ def desk(headrace_app: hr.App, unique_name: Callable[[str], str]) -> hr.Service:
     return desk
 
 
-@pytest.mark.timeout(180)
 def test_generated_requests_are_answered_as_described_and_never_with_a_5xx(
     desk: hr.Service, run_services: Running
 ) -> None:

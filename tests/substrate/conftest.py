@@ -15,7 +15,7 @@ from headrace.substrate.java import find_java
 from headrace.substrate.site import down
 
 
-def _wait_until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
+def _wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -105,7 +105,7 @@ def test_training_of_one_kind_waits_for_the_other_and_shows_as_in_progress(
         wait_until(lambda: _training.in_progress(tmp_path, aot.SPARK))
         assert _training.begin(java, tmp_path, aot.SPARK) is None
         assert not ran.is_set()
-    training.join(10)
+    training.join(60)
     assert ran.is_set()
     assert aot.use_flags(java, tmp_path, aot.SPARK)
     assert not (tmp_path / "aot" / "training").exists()

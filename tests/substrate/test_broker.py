@@ -163,7 +163,7 @@ def test_disk_full_is_told_and_the_log_heals_when_there_is_space(
     address = up(project, detach=True)["main"]
     client = {"bootstrap.servers": address, "log_level": 0, "error_cb": lambda error: None}
     admin = AdminClient(client)
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
     ballast = fill(small_disk)
     producer = Producer({**client, "message.timeout.ms": 5000})
     for _ in range(100):
@@ -175,7 +175,7 @@ def test_disk_full_is_told_and_the_log_heals_when_there_is_space(
         return "is full; the broker cannot write" in events.read_text()
 
     # The supervisor's own log is on the full disk too: it may need the space back to be able to say it.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while not told() and time.monotonic() < deadline:
         time.sleep(0.1)
     ballast.unlink()

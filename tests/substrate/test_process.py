@@ -85,7 +85,7 @@ def test_start_program_that_is_not_there_is_an_error(tmp_path: Path) -> None:
 def test_output_of_earlier_starts_is_kept_and_bounded(tmp_path: Path) -> None:
     for number in range(6):
         running = processes.start(spec(tmp_path, f"print({number})"))
-        running.process.wait(20)
+        running.process.wait(60)
     kept = {file.name: file.read_text().strip() for file in tmp_path.glob("one.out*")}
     assert kept == {"one.out": "5", "one.out.1": "4", "one.out.2": "3", "one.out.3": "2"}
 

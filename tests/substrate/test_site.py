@@ -138,7 +138,7 @@ def test_broker_killed_is_restarted_with_its_records(make_project: MakeProject, 
     address = up(project, detach=True)["main"]
     client = {"bootstrap.servers": address, "log_level": 0, "error_cb": lambda error: None}
     admin = AdminClient(client)
-    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
+    admin.create_topics([NewTopic("t", 1, 1)])["t"].result(60)
     producer = Producer(client)
     for number in range(1000):
         producer.produce("t", str(number))
@@ -211,7 +211,7 @@ def test_three_brokers_replicate_and_survive_the_kill_of_one(
     assert len(address.split(",")) == 3
     client = {"bootstrap.servers": address, "log_level": 0, "error_cb": lambda error: None}
     admin = AdminClient(client)
-    admin.create_topics([NewTopic("t", 3)])["t"].result(20)
+    admin.create_topics([NewTopic("t", 3)])["t"].result(60)
 
     def in_sync() -> list[int]:
         return [len(partition.isrs) for partition in admin.list_topics("t", 10).topics["t"].partitions.values()]

@@ -60,7 +60,7 @@ def counted(app: hr.App, table: Table[Any], name: str) -> int:
     return int(app.metrics(table.name).counter(name).value)
 
 
-async def eventually(condition: Callable[[], Any], *, what: str, timeout_s: float = 30.0) -> Any:
+async def eventually(condition: Callable[[], Any], *, what: str, timeout_s: float = 60.0) -> Any:
     """`wait_until` in an event loop."""
     deadline = time.monotonic() + timeout_s
     while not (found := condition()):

@@ -191,6 +191,6 @@ def test_table_that_another_process_has_open_is_asked_in_its_snapshot(
             assert asked(headrace_app, f"SELECT sum(amount) FROM `{table.name}`", table) == [(3.0,)]
         assert not (folder / "sql").exists()
         other.stdin.close()
-        assert other.wait(30) == 0
+        assert other.wait(60) == 0
     assert asked(headrace_app, f"SELECT sum(amount) FROM `{table.name}`", table) == [(3.0,)]
     assert (folder / "sql" / table.name).is_dir()

@@ -532,7 +532,7 @@ def test_values_are_read_while_another_process_writes(tmp_path: Path) -> None:
         assert writer.stdout.readline() == b"ready\n"
         assert sorted(read_values(tmp_path)) == [b"1", b"2"]
         writer.stdin.close()
-        assert writer.wait(30) == 0
+        assert writer.wait(60) == 0
 
 
 def test_values_of_a_damaged_store_are_not_read(tmp_path: Path) -> None:

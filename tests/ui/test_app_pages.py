@@ -90,6 +90,8 @@ class Shown:
 
 @contextmanager
 def shown(name: str, path: str, project: Settings, folder: Path, open_page: Open) -> Iterator[Shown]:
+    from playwright.sync_api import expect
+
     with (
         modules(name, project) as of,
         running("console", APPS / name, settings=project, folder=folder) as address,
@@ -101,7 +103,7 @@ def shown(name: str, path: str, project: Settings, folder: Path, open_page: Open
             lambda: {each.text_content() for each in page.locator(".hr-ui-figure").all()} == {"0"}, what="counters"
         )
         yield found
-        assert page.locator(".hr-bad:visible, .hr-ui-broken:visible").all_text_contents() == []
+        expect(page.locator(".hr-bad:visible, .hr-ui-broken:visible")).to_have_text([])
 
 
 def publish(stream: Any, *records: Any) -> None:
