@@ -14,15 +14,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import NotFoundError, RunningError, SettingsError
+from headrace.access import OWNER, check_user
+from headrace.errors import AccessError, DefinitionError, NotFoundError, RunningError, SettingsError
 from headrace.units import duration, size_bytes
 
 FILE = "headrace.toml"
 STATE_FOLDER = ".headrace"
 DEFAULT_PORT = 9092
+DEFAULT_LISTENER_PORT = 9192
+SCRAM = "SCRAM-SHA-512"  # how users log in
 VARIABLES = {
     "HEADRACE_PROJECT": "the project's folder",
     "HEADRACE_SITE": "the site that is used when none is named",
+    "HEADRACE_USER": "who clients of that site are, if it is secure",
     "HEADRACE_CACHE": "where jars and ahead-of-time caches are kept",
     "HEADRACE_JAVA_HOME": "the Java to use instead of the one brought along",
     "HEADRACE_LAKE": "where the tables of the lake are kept",
@@ -41,7 +45,10 @@ _HTTP_KEYS = (
 )  # fmt: skip
 _CONSOLE_KEYS = ("enabled", "read_only")
 _GATEWAY_KEYS = ("enabled", "streams", "sockets", "directories")
-_SITE_KEYS = ("brokers", "port", "heap", "broker", "properties")
+_SITE_KEYS = ("brokers", "port", "heap", "broker", "properties", "secure", "user", "listener")
+_LISTENER_KEYS = ("host", "port", "name", "certificate", "key")
+# What decides who is let in; to set it by hand could open a door that nobody sees.
+_OURS = ("listeners", "advertised.listeners", "listener.security.protocol.map", "process.roles", "node.id")
 _SECRET = re.compile(r"password|secret|\.key|jaas|token", re.IGNORECASE)
 _SITE_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,39}")
 
@@ -54,8 +61,22 @@ class Options(dict[str, str]):
 
 
 @dataclass(frozen=True)
+class ListenerSettings:
+    """Where an embedded site listens for clients on other machines: TLS only. `name` is what they connect to."""
+
+    host: str
+    name: str
+    certificate: Path
+    key: Path
+    port: int = DEFAULT_LISTENER_PORT
+
+
+@dataclass(frozen=True)
 class SiteSettings:
-    """One log cluster: embedded, unless its client options name `bootstrap.servers`."""
+    """One log cluster: embedded, unless its client options name `bootstrap.servers`.
+
+    On a `secure` one, clients log in as `user`, or as the owner of an embedded site if none is named.
+    """
 
     name: str
     state: Path
@@ -64,6 +85,9 @@ class SiteSettings:
     heap_bytes: int = 512 * 1024**2
     broker: Options = field(default_factory=Options)
     client: Options = field(default_factory=Options)
+    secure: bool = False
+    user: str | None = None
+    listener: ListenerSettings | None = None
 
     @property
     def embedded(self) -> bool:
@@ -82,14 +106,44 @@ class SiteSettings:
     def client_options(self) -> Options:
         """The options with which clients reach this site; RunningError if it is embedded and not up."""
         if not self.embedded:
-            return Options(self.client)
+            return Options({**self.client, **self._login()})
         try:
             address = self.address_file.read_text().strip()
         except FileNotFoundError:
             raise RunningError(
                 f"The log of site {self.name!r} is not running.", remedy="Start it with: headrace up --detach"
             ) from None
-        return Options({**self.client, "bootstrap.servers": address})
+        return Options({**self.client, **self._login(), "bootstrap.servers": address})
+
+    @property
+    def login_name(self) -> str:
+        """Who clients are, as far as it is known here; "" where nobody is asked."""
+        if self.user is None and self.embedded:
+            return OWNER if self.secure else ""
+        return self.user or self.client.get("sasl.username", "")
+
+    def login_file(self, user: str) -> Path:
+        """Holds what a user's client needs to log in, as a Java client's .properties file."""
+        return self.folder / "users" / f"{user}.properties"
+
+    def _login(self) -> Options:
+        if not self.secure or (self.user is None and not self.embedded):
+            return Options()
+        file = self.login_file(self.login_name)
+        try:
+            with file.open("rb") as opened:
+                if os.fstat(opened.fileno()).st_mode & 0o077:
+                    raise SettingsError(f"{file} is open to others.", remedy=f"Close it with: chmod 600 {file}")
+                return read_properties(opened.read().decode())
+        except FileNotFoundError:
+            raise AccessError(
+                f"Site {self.name!r} has no login for user {self.login_name!r} here.",
+                remedy=f"Bring it to {file}, or make the user: headrace user add {self.login_name}",
+            ) from None
+        except OSError as error:
+            raise AccessError(
+                f"The login {file} cannot be read: {error.strerror}.", remedy="Name a user whose login is yours."
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -230,6 +284,9 @@ def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) 
     if from_environment:
         chosen = sites.get(site) or SiteSettings(site, state=root / STATE_FOLDER)
         sites[site] = replace(chosen, client=Options({**chosen.client, **from_environment}))
+    if user := environ.get("HEADRACE_USER"):
+        chosen = sites.get(site) or SiteSettings(site, state=root / STATE_FOLDER)
+        sites[site] = replace(chosen, user=_user(user, "HEADRACE_USER"))
     for each in sites.values():
         if each.client and each.embedded:
             raise SettingsError(
@@ -317,6 +374,17 @@ def _read_site(name: str, body: dict[str, Any], root: Path) -> SiteSettings:
     broker = own.get("broker", {})
     if not isinstance(broker, dict):
         raise SettingsError(f"{where}.broker is not a table.", remedy=f"Write [{where}.broker].")
+    secure = own.get("secure", False)
+    if type(secure) is not bool:
+        raise SettingsError(f"{where}.secure is {secure!r}.", remedy="Write true or false.")
+    for option in _flatten(broker):
+        if option in _OURS or (
+            secure and option.startswith(("sasl.", "listener.name.", "super.users", "authorizer."))
+        ):
+            raise SettingsError(
+                f"[{where}.broker] sets {option}, which is Headrace's to set.",
+                remedy=f"Use port, secure and [{where}.listener] of the site.",
+            )
     return SiteSettings(
         name=name,
         state=root / STATE_FOLDER,
@@ -325,7 +393,53 @@ def _read_site(name: str, body: dict[str, Any], root: Path) -> SiteSettings:
         heap_bytes=heap_bytes,
         broker=Options(_flatten(broker)),
         client=client,
+        secure=secure,
+        user=_user(own["user"], f"{where}.user") if "user" in own else None,
+        listener=_read_listener(own["listener"], f"{where}.listener", root, secure) if "listener" in own else None,
     )
+
+
+def _read_listener(body: Any, where: str, root: Path, secure: bool) -> ListenerSettings:
+    if not isinstance(body, dict):
+        raise SettingsError(f"{where} is not a table.", remedy=f"Write [{where}].")
+    _refuse_unknown(body, _LISTENER_KEYS, where)
+    if not secure:
+        raise SettingsError(
+            f"[{where}] would let other machines in, and the site is open to everybody.",
+            remedy="Write secure = true for the site.",
+        )
+    host, certificate, key = (_text(body, each) for each in ("host", "certificate", "key"))
+    if not host:
+        raise SettingsError(f"[{where}] has no host.", remedy='Write, for instance, host = "0.0.0.0".')
+    if not certificate or not key:
+        raise SettingsError(
+            f"[{where}] has no certificate and key; without TLS, nothing listens for other machines.",
+            remedy="Make them with: headrace certificate make NAME — and write certificate = … and key = …",
+        )
+    name = _text(body, "name")
+    if not name and host in ("0.0.0.0", "::", ""):  # noqa: S104 - it is compared
+        raise SettingsError(
+            f"[{where}] has no name, and clients cannot connect to {host}.",
+            remedy="Write the machine's own: name = …",
+        )
+    port = body.get("port", DEFAULT_LISTENER_PORT)
+    if type(port) is not int or not 1 <= port <= 65535:
+        raise SettingsError(f"{where}.port is {port!r}; a port is a number from 1 to 65535.", remedy="Correct it.")
+    return ListenerSettings(
+        host=host,
+        name=name or host,
+        certificate=root / Path(certificate).expanduser(),
+        key=root / Path(key).expanduser(),
+        port=port,
+    )
+
+
+def _user(value: Any, where: str) -> str:
+    try:
+        check_user(value)
+    except DefinitionError as error:
+        raise SettingsError(f"{where}: {error.message}", remedy=error.remedy) from None
+    return str(value)
 
 
 def _read_spark(body: Any, root: Path, environ: Mapping[str, str]) -> SparkSettings:
@@ -529,6 +643,19 @@ def _text(table: Mapping[str, Any], key: str) -> str | None:
 def _default_cache(environ: Mapping[str, str]) -> str:
     base = environ.get("XDG_CACHE_HOME") or str(Path(environ.get("HOME", "~")).expanduser() / ".cache")
     return str(Path(base) / "headrace")
+
+
+def login_text(user: str, password: str, mechanism: str = SCRAM, more: Mapping[str, str] | None = None) -> str:
+    """A login as a Java client's .properties file, for names and passwords that need no quoting."""
+    module = "scram.ScramLoginModule" if mechanism.startswith("SCRAM") else "plain.PlainLoginModule"
+    options = {
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
+        f'username="{user}" password="{password}";',
+        **(more or {}),
+    }
+    return "".join(f"{name}={value}\n" for name, value in options.items())
 
 
 _JAAS_LOGIN = re.compile(r'(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')

@@ -1,8 +1,10 @@
 """The embedded log: Kafka brokers of one site as processes to supervise.
 
-One process per broker, each a broker and a controller (KRaft), on 127.0.0.1 only::
+One process per broker, each a broker and a controller (KRaft), on 127.0.0.1; a secure site may have a
+listener for other machines besides. On a secure site nobody is let in without a login, the brokers neither::
 
     .headrace/sites/<site>/site.json            cluster id, ports
+                          /users/               logins, if the site is secure
                           /broker-1/            the log
                           /broker-1.properties  written anew at each start
                           /address              while it is up
@@ -14,6 +16,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import secrets
 import shutil
 import subprocess
 import uuid
@@ -21,8 +24,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from headrace.access import OWNER
 from headrace.errors import PortError, ProcessError, SettingsError, SubstrateError
-from headrace.settings import SiteSettings
+from headrace.settings import SCRAM, SiteSettings, login_text, read_properties
 from headrace.substrate import aot, jars
 from headrace.substrate._files import make_folder, write_atomically
 from headrace.substrate._probe import describe_cluster, gives_producer_ids
@@ -76,14 +80,12 @@ def properties(site: SiteSettings, state: SiteState, node: int) -> dict[str, str
     copies = str(site.brokers)
     in_sync = "2" if site.brokers == 3 else "1"
     voters = ",".join(f"{i}@127.0.0.1:{port}" for i, port in enumerate(state.controller_ports, 1))
-    port, controller_port = state.ports[node - 1], state.controller_ports[node - 1]
     return {
         "process.roles": "broker,controller",
         "node.id": str(node),
         "controller.quorum.voters": voters,
         "controller.listener.names": "CONTROLLER",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        **(_secured(site, state, node) if site.secure else _open(state, node)),
         "log.dirs": str(site.folder / f"broker-{node}"),
         # Safe by default; a stream chooses its own replication and retention.
         "auto.create.topics.enable": "false",
@@ -114,6 +116,68 @@ def properties(site: SiteSettings, state: SiteState, node: int) -> dict[str, str
     }
 
 
+def _open(state: SiteState, node: int) -> dict[str, str]:
+    port, controller_port = state.ports[node - 1], state.controller_ports[node - 1]
+    return {
+        "inter.broker.listener.name": "PLAINTEXT",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+    }
+
+
+def _secured(site: SiteSettings, state: SiteState, node: int) -> dict[str, str]:
+    """Who is let in: users by SCRAM; the owner, as whom the brokers talk to each other, by a secret of its own."""
+    port, controller_port = state.ports[node - 1], state.controller_ports[node - 1]
+    secret = owner_secret(site)
+    plain = (
+        "org.apache.kafka.common.security.plain.PlainLoginModule required "
+        f'username="{OWNER}" password="{secret}" user_{OWNER}="{secret}";'
+    )
+    scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
+    found = {
+        "listener.security.protocol.map": "LOCAL:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT,OUTER:SASL_SSL",
+        "listeners": f"LOCAL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}",
+        "advertised.listeners": f"LOCAL://127.0.0.1:{port}",
+        "inter.broker.listener.name": "LOCAL",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.local.sasl.enabled.mechanisms": f"PLAIN,{SCRAM}",
+        "listener.name.local.plain.sasl.jaas.config": plain,
+        f"listener.name.local.{SCRAM.lower()}.sasl.jaas.config": scram,
+        "listener.name.controller.sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.controller.plain.sasl.jaas.config": plain,
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{OWNER}",
+        "allow.everyone.if.no.acl.found": "false",
+    }
+    outer = site.listener
+    if outer is not None:
+        from headrace.substrate.certificates import pem_pair
+
+        chain, key = pem_pair(outer.certificate, outer.key)
+        host, name = (f"[{each}]" if ":" in each else each for each in (outer.host, outer.name))
+        outer_port = outer.port + node - 1
+        found |= {
+            "listeners": f"{found['listeners']},OUTER://{host}:{outer_port}",
+            "advertised.listeners": f"{found['advertised.listeners']},OUTER://{name}:{outer_port}",
+            "listener.name.outer.sasl.enabled.mechanisms": SCRAM,
+            f"listener.name.outer.{SCRAM.lower()}.sasl.jaas.config": scram,
+            "listener.name.outer.ssl.keystore.type": "PEM",
+            "listener.name.outer.ssl.keystore.certificate.chain": chain,
+            "listener.name.outer.ssl.keystore.key": key,
+        }
+    return found
+
+
+def owner_secret(site: SiteSettings) -> str:
+    """The password of a secure site's owner, made when first needed; only the site's folder has it."""
+    file = site.login_file(OWNER)
+    if not file.exists():
+        make_folder(file.parent)
+        file.parent.chmod(0o700)
+        write_atomically(file, login_text(OWNER, secrets.token_urlsafe(32), "PLAIN").encode(), mode=0o600)
+    return read_properties(file.read_text())["sasl.password"]
+
+
 def specs(site: SiteSettings, state: SiteState, *, java: Java, cache: Path) -> list[ProcessSpec]:
     """Describe the processes of a site; nothing is written or started yet."""
     return [_spec(site, state, node, java, cache) for node in range(1, site.brokers + 1)]
@@ -126,6 +190,7 @@ def _spec(site: SiteSettings, state: SiteState, node: int, java: Java, cache: Pa
     file = site.folder / f"broker-{node}.properties"
     text = "".join(f"{key}={_escape(value)}\n" for key, value in properties(site, state, node).items())
     port = state.ports[node - 1]
+    login = (OWNER, owner_secret(site)) if site.secure else None
     log_size = 0
 
     def command() -> Sequence[str]:
@@ -136,9 +201,9 @@ def _spec(site: SiteSettings, state: SiteState, node: int, java: Java, cache: Pa
         return jvm_command(java, cache, log, "kafka.Kafka", str(file), options=options)
 
     async def ready() -> bool:
-        cluster = await describe_cluster(port)
+        cluster = await describe_cluster(port, login)
         ours = cluster is not None and cluster.id == state.cluster_id and node in cluster.brokers
-        return ours and await gives_producer_ids(port)
+        return ours and await gives_producer_ids(port, login)
 
     def explain() -> SubstrateError | None:
         return known_cause(site, port, _tail(log, log_size) + _tail(output, 0), log)
