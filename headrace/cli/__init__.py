@@ -11,6 +11,7 @@ import typer
 import headrace
 from headrace.cli import (
     backfill,
+    certificate,
     console,
     dlq,
     group,
@@ -81,6 +82,7 @@ cli.add_typer(pipeline.commands, name="pipeline")
 cli.add_typer(lake.commands, name="lake")
 cli.add_typer(model.commands, name="model")
 cli.add_typer(token.commands, name="token")
+cli.add_typer(certificate.commands, name="certificate")
 
 
 def main() -> None:
