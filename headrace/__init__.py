@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from headrace.access import Access
     from headrace.app import App
     from headrace.clock import Clock, ManualClock, SystemClock
     from headrace.errors import HeadraceError
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "Access",
     "Ack",
     "App",
     "Clock",
@@ -59,6 +61,7 @@ __all__ = [
 
 # Each name is imported when it is first used, so that a command which needs no client starts at once.
 _HOMES = {
+    "Access": "headrace.access",
     "Ack": "headrace.log.ack",
     "App": "headrace.app",
     "Clock": "headrace.clock",

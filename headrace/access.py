@@ -1,8 +1,8 @@
 """Who may do what: expressions over users and groups, and the policy that all doors ask.
 
 An expression is made of `user:NAME`, `group:NAME`, `*` (every user), `!` (not), `&` (and), `|` (or) and
-parentheses; an empty one lets nobody in. Nothing here talks to the log: `headrace.log.policy` keeps the policy there and
-`headrace.log.acls` turns it into Kafka's own rules.
+parentheses; an empty one lets nobody in. Nothing here talks to the log: `headrace.log.policy` keeps the policy
+there, and `headrace.log.acls` turns it into Kafka's own rules.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ APPS = "apps"  # a group whose members run apps: any consumer group, and Headrac
 _DEAD_LETTERS = ".dlq"
 _OWN = "headrace."
 _READ_BY_ALL = "headrace.schemas"
+_POLICY = "headrace.access"
 _LENGTH_MAX = 4096
 _DEPTH_MAX = 50
 _WORD = re.compile(r"\s*(?:(user|group):([A-Za-z0-9._@-]{1,64})|([()&|!*]))")
@@ -156,7 +157,7 @@ class Policy:
         if ADMINS in groups:
             return True
         if stream.startswith(_OWN):
-            return action == "consume" and (stream == _READ_BY_ALL or APPS in groups)
+            return _may_own(action, stream, is_app=APPS in groups)
         if stream.endswith(_DEAD_LETTERS) and stream not in self.streams:
             # Whoever reads a stream puts aside what is bad in it, and may look at that again.
             return self.may(user, "admin" if action == "admin" else "consume", stream.removesuffix(_DEAD_LETTERS))
@@ -170,6 +171,13 @@ class Policy:
     def sees(self, user: str, stream: str) -> bool:
         """Whether a user may know of a stream: who may do anything with it."""
         return any(self.may(user, action, stream) for action in ACTIONS)
+
+
+def _may_own(action: Action, stream: str, *, is_app: bool) -> bool:
+    """Headrace's own streams: apps read and write them, but the policy, which they only read."""
+    if action == "consume":
+        return is_app or stream == _READ_BY_ALL
+    return action == "produce" and is_app and stream != _POLICY
 
 
 def check_user(name: str) -> None:

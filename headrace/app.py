@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from headrace import settings as _settings
+from headrace.access import Access
 from headrace.errors import DefinitionError
 from headrace.log.admin import is_own
 from headrace.log.consumer import Consumer
@@ -60,7 +61,14 @@ class App:
     4
     """
 
-    def __init__(self, name: str, *, settings: Settings | None = None, site: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        settings: Settings | None = None,
+        site: str | None = None,
+        access: Access | None = None,
+    ) -> None:
         if not isinstance(name, str) or not name or not name.replace("-", "").replace("_", "").isalnum():
             raise DefinitionError(
                 f"{name!r} is not a name for an app.", remedy="Use letters, digits, hyphens and underscores."
@@ -74,6 +82,7 @@ class App:
         self.pages: dict[str, Page] = {}
         self._settings = settings
         self._site_name = site
+        self._access = access
 
     def stream(
         self,
@@ -86,12 +95,14 @@ class App:
         retention: str | timedelta | Literal["forever"] | None = None,
         compact: bool = False,
         max_bytes: int | str = DEFAULT_MAX_BYTES,
+        access: Access | None = None,
     ) -> Stream[R]:
         """Declare a stream.
 
         `key` names the field, or fields, by which records are partitioned and ordered; `time` the field
         that holds the event time. Records are kept for seven days, those of a compacted stream for ever,
-        unless `retention` says otherwise.
+        unless `retention` says otherwise. `access` says who may use it on a secure site, instead of what the app
+        says for all its streams.
         """
         declared: Stream[R] = self._declare(
             Stream,
@@ -103,6 +114,7 @@ class App:
             retention=retention,
             compact=compact,
             max_bytes=max_bytes,
+            access=access,
         )
         return declared
 
@@ -116,6 +128,7 @@ class App:
         partitions: int = DEFAULT_PARTITIONS,
         retention: str | timedelta | Literal["forever"] | None = None,
         max_bytes: int | str = DEFAULT_MAX_BYTES,
+        access: Access | None = None,
         keep: Keep = "latest",
         copies: Copies = "full",
     ) -> Table[R]:
@@ -134,6 +147,7 @@ class App:
             retention=retention,
             compact=keep != "history",
             max_bytes=max_bytes,
+            access=access,
             keep=keep,
             copies=copies,
         )
@@ -163,6 +177,7 @@ class App:
         retention: Any,
         compact: bool,
         max_bytes: int | str,
+        access: Access | None,
         **more: Any,
     ) -> Any:
         check_name(name)
@@ -196,6 +211,7 @@ class App:
             retention=kept,
             compact=compact,
             max_bytes=bytes_allowed,
+            access=access or self._access,
             declared_at=f"{caller.f_code.co_filename}:{caller.f_lineno}",
             site=lambda: self.site,
             **more,
@@ -405,7 +421,12 @@ class App:
         from headrace.models.registry import Registry
 
         if not hasattr(self, "_registry"):
-            made = Registry(lambda: self.site, lambda: self.settings.models_folder, declared_at=declared_at)
+            made = Registry(
+                lambda: self.site,
+                lambda: self.settings.models_folder,
+                declared_at=declared_at,
+                access=self._access,
+            )
             for stream in made.streams:
                 if stream.name in self.streams:
                     raise DefinitionError(

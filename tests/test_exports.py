@@ -12,7 +12,7 @@ import pytest
 import headrace
 
 MODULES_WITH_EXAMPLES = [
-    "app", "clock", "log.deadletter", "metrics", "records", "testing", "units", "_json_schema"
+    "access", "app", "clock", "log.deadletter", "metrics", "records", "testing", "units", "_json_schema"
 ]  # fmt: skip
 
 

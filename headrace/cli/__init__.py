@@ -10,6 +10,7 @@ import typer
 
 import headrace
 from headrace.cli import (
+    access,
     backfill,
     certificate,
     console,
@@ -26,6 +27,7 @@ from headrace.cli import (
     sql,
     stream,
     token,
+    user,
 )
 from headrace.cli._context import Context
 from headrace.errors import HeadraceError
@@ -82,6 +84,8 @@ cli.add_typer(pipeline.commands, name="pipeline")
 cli.add_typer(lake.commands, name="lake")
 cli.add_typer(model.commands, name="model")
 cli.add_typer(token.commands, name="token")
+cli.add_typer(user.commands, name="user")
+cli.add_typer(access.commands, name="access")
 cli.add_typer(certificate.commands, name="certificate")
 
 

@@ -32,7 +32,11 @@ def add(
     output: Output = Format.TEXT,
 ) -> None:
     """Make a token and show it, this once."""
-    text = _tokens(context).add(name, scope, expires=_read(expires))
+    if context.ensure_object(Context).settings.site_named().secure:
+        raise SettingsError(
+            "The site is secure: a token is somebody's.", remedy=f"Make a user's: headrace user token {name}"
+        )
+    text = _tokens(context).add(name, scope, expires=read_expiry(expires))
     if output is Format.JSON:
         show_json({"name": name, "token": text})
     else:
@@ -87,7 +91,7 @@ def _tokens(context: typer.Context) -> Tokens:
     return Tokens(context.ensure_object(Context).settings.tokens_file)
 
 
-def _read(expires: str | None) -> timedelta | None:
+def read_expiry(expires: str | None) -> timedelta | None:
     try:
         return duration(expires) if expires is not None else None
     except ValueError as error:

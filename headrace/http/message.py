@@ -75,8 +75,13 @@ class Request:
 
     @property
     def principal(self) -> str:
-        """The name of the request's token; empty where tokens are not asked for."""
-        return self.token.name if self.token else ""
+        """The user of the request's token, or its name if it has none; empty where tokens are not asked for."""
+        return self.token.user or self.token.name if self.token else ""
+
+    @property
+    def user(self) -> str:
+        """The user of the request's token, who decides about streams on a secure site."""
+        return self.token.user if self.token else ""
 
     @property
     def headers(self) -> dict[str, str]:

@@ -37,6 +37,7 @@ class Token(Record):
     scopes: frozenset[str]
     created: datetime
     expires: datetime | None = None
+    user: str = ""  # as whom it asks, on a secure site
 
     def is_valid(self, now: datetime) -> bool:
         return self.expires is None or now < self.expires
@@ -78,8 +79,8 @@ class Tokens:
             ) from None
         return sorted(found.tokens, key=lambda token: token.name)
 
-    def add(self, name: str, scopes: Iterable[str], *, expires: timedelta | None = None) -> str:
-        """Make a token; its text is only here, never again."""
+    def add(self, name: str, scopes: Iterable[str], *, expires: timedelta | None = None, user: str = "") -> str:
+        """Make a token; its text is only here, never again. With a `user`, it may what that user may."""
         scopes = frozenset(scopes)
         if not _NAME.fullmatch(name):
             raise DefinitionError(f"{name!r} is not a name for a token.", remedy="Use letters, digits and -._")
@@ -103,7 +104,7 @@ class Tokens:
                 raise DefinitionError(
                     f"There is a token {name!r} already.", remedy=f"Remove it first: headrace token remove {name}"
                 )
-            tokens[name] = Token(name=name, hash=_hash(text), scopes=scopes, created=now, expires=until)
+            tokens[name] = Token(name=name, hash=_hash(text), scopes=scopes, created=now, expires=until, user=user)
         return text
 
     def remove(self, name: str) -> None:
@@ -114,6 +115,14 @@ class Tokens:
                     f"There is no token {name!r}.", remedy="See what there is with: headrace token list"
                 )
             del tokens[name]
+
+    def remove_of(self, user: str) -> int:
+        """Make all tokens of a user worthless, and say how many there were."""
+        with self._changing() as tokens:
+            theirs = [name for name, token in tokens.items() if token.user == user]
+            for name in theirs:
+                del tokens[name]
+        return len(theirs)
 
     def find(self, text: str) -> Token | None:
         """The token with this text, unless it has expired. Takes the same time whether there is one or not."""

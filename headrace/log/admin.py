@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,7 +26,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from headrace.errors import DefinitionError, HeadraceError, LogError, NotFoundError, UnavailableError
+from headrace.errors import (
+    AccessError,
+    DefinitionError,
+    HeadraceError,
+    LogError,
+    NotFoundError,
+    UnavailableError,
+)
 from headrace.log import _client, schemas
 from headrace.log.groups import Groups
 from headrace.log.stream import DEAD_LETTER_SUFFIX, OWN_PREFIX, Stream, check_name
@@ -34,6 +42,7 @@ from headrace.settings import SiteSettings
 
 if TYPE_CHECKING:
     from headrace.log.schemas import Schemas
+    from headrace.log.users import Users
 
 _FOREVER = timedelta.max
 _HOUR_MS = 3_600_000
@@ -111,6 +120,15 @@ class Admin:
             if stream.partitions > topics[stream.name]:
                 self.add_partitions(stream.name, stream.partitions)
         self._schemas.register([stream for stream in streams if stream is not schemas.schemas_stream], known)
+        declared = {stream.name: stream.access for stream in streams if stream.access is not None}
+        if declared and self._settings.secure:
+            self.users().set_access(declared)
+
+    def users(self) -> Users:
+        """The site's users and who may use which stream; SettingsError if it is not secure."""
+        from headrace.log.users import Users
+
+        return Users(self._settings, self)
 
     def create(self, stream: Stream[Any]) -> None:
         """Create a stream that must not exist yet."""
@@ -156,6 +174,11 @@ class Admin:
         self.must_exist(name)
         self.finish(self.kafka.delete_topics([name]), f"Stream {name!r}")
         self._schemas.forget(name)
+        if self._settings.secure:
+            with contextlib.suppress(
+                AccessError
+            ):  # whoever may delete it need not be the one who says who may use it
+                self.users().forget(name)
 
     def names(self, *, own: bool = False) -> list[str]:
         """The streams of this site; with `own`, Headrace's own and the dead letters too."""

@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from headrace.access import Access
 from headrace.errors import DefinitionError
 from headrace.log.cause import cause_of_publishing
 from headrace.records import Codec, type_of
@@ -31,7 +32,8 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 class Stream(Generic[R]):
     """A named, typed, partitioned, durable log with one policy. Physically one Kafka topic.
 
-    `retention` None keeps records for ever; `compact` keeps the latest record of each key. Made by
+    `retention` None keeps records for ever; `compact` keeps the latest record of each key; `access` None leaves
+    who may use it as it is in the log: on a secure site, nobody. Made by
     `App.stream`, which also reads durations and sizes written as text.
     """
 
@@ -43,6 +45,7 @@ class Stream(Generic[R]):
     retention: timedelta | None = DEFAULT_RETENTION
     compact: bool = False
     max_bytes: int = DEFAULT_MAX_BYTES
+    access: Access | None = None
     declared_at: str = ""
     site: Callable[[], Site] | None = field(default=None, repr=False)
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from headrace.access import Access
 from headrace.clock import SystemClock
 from headrace.errors import DecodeError, ModelError, NotFoundError
 from headrace.log.site import Site
@@ -50,10 +51,17 @@ _BEFORE_KEPT = 100
 class Registry:
     """Publishes versions and choices, and reads them. Versions are numbered under a lock of the models' folder."""
 
-    def __init__(self, site: Callable[[], Site], folder: Callable[[], Path], *, declared_at: str = "") -> None:
+    def __init__(
+        self,
+        site: Callable[[], Site],
+        folder: Callable[[], Path],
+        *,
+        declared_at: str = "",
+        access: Access | None = None,
+    ) -> None:
         self._site = site
         self._folder = folder
-        common: dict[str, Any] = {"partitions": 1, "declared_at": declared_at, "site": site}
+        common: dict[str, Any] = {"partitions": 1, "declared_at": declared_at, "site": site, "access": access}
         self.versions: Table[ModelVersion] = Table(
             "models", ModelVersion, key=("model", "version"), retention=None, compact=True, **common
         )
