@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from headrace.errors import SettingsError
-from headrace.tables.owners import partition_of
+from headrace.log.partitioning import partition_of
 
 Comparison = Literal["=", "contains", ">", "<"]
 COMPARISONS: tuple[Comparison, ...] = ("=", "contains", ">", "<")

@@ -27,9 +27,10 @@ from headrace.http.message import Request, Response
 from headrace.ingest.inlet import BULK, Inlet, Sender, Value
 from headrace.ingest.scan import Places, find_ids
 from headrace.log.ack import Ack
+from headrace.log.partitioning import partition_of
 from headrace.log.site import Site
 from headrace.records import Record
-from headrace.tables.owners import MovingError, Owners, partition_of
+from headrace.tables.owners import MovingError, Owners
 from headrace.tables.table import Table
 from headrace.units import say_duration
 

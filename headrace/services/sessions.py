@@ -20,11 +20,12 @@ from headrace.http.routes import Routes
 from headrace.log.ack import Ack
 from headrace.log.cause import Cause, cause_of_publishing
 from headrace.log.message import Message
+from headrace.log.partitioning import partition_of
 from headrace.metrics import Metrics
 from headrace.services.intake import publish_results
 from headrace.services.service import Handler
 from headrace.services.session import Session, SessionKind, Tag
-from headrace.tables.owners import Owners, partition_of
+from headrace.tables.owners import Owners
 
 _SWEEP_S = 1.0
 

@@ -16,7 +16,7 @@ from headrace.console.follow import Follower, Seen
 from headrace.console.reading import Page, read_page, read_record
 from headrace.console.records import TEXT_MAX, Filter, key_text, line_of, one_line, value_text, view_of
 from headrace.errors import NotFoundError, SettingsError
-from headrace.tables.owners import partition_of
+from headrace.log.partitioning import partition_of
 from headrace.testing import wait_until
 
 Make = Callable[..., hr.Stream[Any]]

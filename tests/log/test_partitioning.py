@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import headrace as hr
-from headrace.tables.owners import partition_of
+from headrace.log.partitioning import partition_of
 
 
 class Event(hr.Record):
