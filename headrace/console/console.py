@@ -4,32 +4,48 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from nicegui import ui
 
+from headrace.access import Action
 from headrace.app import App
-from headrace.console.guard import ACT, Visitor
+from headrace.console.guard import ACT, ENDED, Visitor, why_not_in
 from headrace.console.watch import Watch
-from headrace.errors import HeadraceError
+from headrace.errors import AccessError, HeadraceError
 from headrace.http.client import Answer, HttpClient
-from headrace.http.tokens import Tokens
+from headrace.http.tokens import Token, Tokens
+from headrace.log.policy import Rights
 from headrace.log.site import Site
+from headrace.metrics import ExceptionRecord
 from headrace.settings import Settings
+
+T = TypeVar("T")
+Right = Action | Literal["any"]
 
 LOGGER = logging.getLogger("headrace.console")
 
 
 class Console:
-    """One console of one app; pages of all visitors share it. All of it belongs to the event loop."""
+    """One console of one app; pages of all visitors share it. All of it belongs to the event loop.
+
+    It reads the log as the app does, so on a secure site each page asks here what its visitor may.
+    """
 
     def __init__(
-        self, app: App, *, tokens: Tokens | None = None, token: str = "", read_only: bool = False
+        self,
+        app: App,
+        *,
+        tokens: Tokens | None = None,
+        token: str = "",
+        rights: Rights | None = None,
+        read_only: bool = False,
     ) -> None:
         self.app = app
         self.watch = Watch(app.site, app.name)
+        self.rights = rights or Rights(app.site.settings)
         self._tokens = tokens
         self._read_only = read_only
         self._http = HttpClient(token=token)
@@ -48,20 +64,79 @@ class Console:
         found = getattr(request.state, "visitor", None)
         return found if isinstance(found, Visitor) else Visitor()
 
+    # What the visitor may; asked anew each time, as tokens and rights come and go.
+
+    def is_in(self) -> bool:
+        """Whether the visitor would still be let in."""
+        return self._tokens is None or self._token() is not None
+
+    def may(self, right: Right, stream: str) -> bool:
+        """Whether the visitor has a right to a stream, or any."""
+        if not self.is_in():
+            return False
+        user = self.visitor().user
+        return self.rights.sees(user, stream) if right == "any" else self.rights.may(user, right, stream)
+
+    def require(self, right: Right, stream: str) -> None:
+        """AccessError if the visitor has not this right."""
+        if not self.is_in():
+            raise AccessError(ENDED, remedy="Log in with another.")
+        if not self.may(right, stream):
+            self.rights.require(self.visitor().user, "consume" if right == "any" else right, stream)
+
+    async def read(self, stream: str, function: Callable[..., T], *arguments: Any) -> T:
+        """Read something of a stream in a thread, for a visitor who may consume it, and still may thereafter."""
+        self.require("consume", stream)
+        found = await asyncio.to_thread(function, *arguments)
+        self.require("consume", stream)
+        return found
+
+    def exceptions(self) -> list[ExceptionRecord]:
+        """What went wrong, newest first: their texts may hold what is in records, so as the visitor may see it.
+
+        Those of no stream are for admins, and for who operates.
+        """
+        found = list(self.watch.exceptions)
+        if not self.rights.is_secure:
+            return found
+        token, user = self._token(), self.visitor().user
+        if token is None:
+            return []
+        sees_rest = self.rights.is_admin(user) or bool(token.scopes & ACT)
+        return [
+            each
+            for each in found
+            if (sees_rest if each.stream is None else self.rights.may(user, "consume", each.stream))
+        ]
+
     def may_operate(self) -> bool:
-        """Whether the visitor may change something; asked anew each time, as tokens come and go."""
+        """Whether the visitor may change something."""
         if self._read_only:
             return False
         if self._tokens is None:
             return True
+        token = self._token()
+        return token is not None and bool(token.scopes & ACT)
+
+    def _token(self) -> Token | None:
+        """The visitor's token as it is now; None if it lets nobody in any more."""
         token = self.visitor().token
-        current = self._tokens.still(token) if token is not None else None
-        return current is not None and bool(current.scopes & ACT)
+        if self._tokens is None or token is None:
+            return None
+        current = self._tokens.still(token)
+        return None if current is None or why_not_in(current, self.rights) else current
 
-    async def act(self, done: str, function: Callable[..., Any], *arguments: Any) -> bool:
-        """Change something: check the right, do it in a thread, tell how it went; True if it was done.
+    async def act(
+        self,
+        done: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        needs: Sequence[tuple[Action, str]] = (),
+    ) -> bool:
+        """Change something: check the rights, do it in a thread, tell how it went; True if it was done.
 
-        `done` is what is told then, and the log of this process keeps who did it.
+        `needs` are the rights to streams that the visitor must have. `done` is what is told then, and the log of
+        this process keeps who did it.
         """
         client = ui.context.client
         if not self.may_operate():
@@ -69,6 +144,8 @@ class Console:
             ui.notify(why, type="negative")
             return False
         try:
+            for action, stream in needs:
+                self.require(action, stream)
             await asyncio.to_thread(function, *arguments)
         except HeadraceError as error:
             with client:

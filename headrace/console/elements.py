@@ -75,7 +75,7 @@ class Errors:
 
     def show(self, names: Collection[str]) -> None:
         app = self._console.app.name
-        mine = [each for each in list(self._console.watch.exceptions) if each.app == app and each.element in names]
+        mine = [each for each in self._console.exceptions() if each.app == app and each.element in names]
         self._table.set(
             [
                 {

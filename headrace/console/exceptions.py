@@ -14,6 +14,8 @@ from headrace.metrics import ExceptionRecord
 
 _SHOWN = 200
 _MESSAGE = 300
+_NONE = "Nothing has gone wrong in the last day."
+_HIDDEN = "Nothing has gone wrong in the streams that you may see."
 Group = tuple[str, str, str]
 
 
@@ -30,12 +32,11 @@ class _Page:
         self._group = group
         self._known: Any = None
         self._records: dict[str, ExceptionRecord] = {}
+        self._opened: ExceptionRecord | None = None
 
     def build(self) -> None:
         self._said = parts.heading("Exceptions")
-        self._empty = parts.Empty(
-            "Nothing has gone wrong in the last day.", "What does is told here within a second.", "verified"
-        )
+        self._empty = parts.Empty(_NONE, "What does is told here within a second.", "verified")
         with ui.element("div").classes("hr-stack") as self._body:
             with parts.card("By element and kind", note="click one to see only these"):
                 self._groups = parts.Table(
@@ -88,18 +89,23 @@ class _Page:
         self._card.set_visibility(False)
 
     def _refresh(self) -> None:
-        found = list(self._console.watch.exceptions)
-        known = (len(found), found[0] if found else None, self._group)
+        found = self._console.exceptions()
+        hidden = len(self._console.watch.exceptions) - len(found)
+        known = (len(found), found[0] if found else None, self._group, hidden)
         if known == self._known:
             return
         self._known = known
-        self._show(found)
+        self._show(found, hidden)
+        if self._opened is not None and self._opened not in found:
+            self._card.set_visibility(False)  # it is too old by now, or the visitor may no longer see it
 
-    def _show(self, found: list[ExceptionRecord]) -> None:
+    def _show(self, found: list[ExceptionRecord], hidden: int) -> None:
         self._empty.show(not found)
+        self._empty.title.set_text(_HIDDEN if hidden else _NONE)
         self._body.set_visibility(bool(found))
         more = f", the newest {EXCEPTIONS:,}" if len(found) >= EXCEPTIONS else ""
-        self._said.set_text(f"{len(found):,} in the last day{more}" if found else "")
+        kept = f"; {hidden:,} more are not yours to see" if hidden else ""
+        self._said.set_text(f"{len(found):,} in the last day{more}{kept}" if found or hidden else "")
         grouped: dict[Group, list[ExceptionRecord]] = {}
         for each in found:
             grouped.setdefault(_group_of(each), []).append(each)
@@ -156,8 +162,9 @@ class _Page:
 
     def _open(self, row: dict[str, Any]) -> None:
         each = self._records.get(str(row["id"]))
-        if each is None:
+        if each is None or each not in self._console.exceptions():
             return
+        self._opened = each
         self._kind.set_text(each.kind)
         self._about.set_text(
             f"{each.app}/{each.element} in {each.stage}, {parts.clock(each.at)} UTC, by {each.instance}"

@@ -6,13 +6,15 @@ import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 from nicegui import app as toolkit
 from nicegui import ui
 
 from headrace.console import health, parts
 from headrace.console.console import LOGGER, Console
-from headrace.console.guard import LOGOUT
+from headrace.console.guard import LOGIN, LOGOUT
+from headrace.errors import AccessError
 
 _STYLE = "/console/static/style.css"
 _THEME = """
@@ -72,8 +74,18 @@ def _routes(console: Console) -> dict[str, Callable[..., Any]]:
     if console.app.pages:
         from headrace.ui import visit
 
-        routes |= {path: functools.partial(visit, page) for path, page in console.app.pages.items()}
+        hidden = functools.partial(_why_hidden, console) if console.rights.is_secure else None
+        routes |= {path: functools.partial(visit, page, hidden) for path, page in console.app.pages.items()}
     return routes
+
+
+def _why_hidden(console: Console, stream: str) -> str:
+    """Why the visitor may not see what is in a stream; empty if they may."""
+    try:
+        console.require("consume", stream)
+    except AccessError as error:
+        return error.message
+    return ""
 
 
 def _build(console: Console, routes: dict[str, Callable[..., Any]]) -> None:
@@ -91,6 +103,7 @@ def _build(console: Console, routes: dict[str, Callable[..., Any]]) -> None:
         state = parts.State("off", "")
         _icon("contrast", "Light or dark").on("click", js_handler=_TURN)
         if console.visitor().token is not None:
+            ui.label(console.visitor().user).classes("hr-note")
             with ui.link(target=LOGOUT).props("target=_self").on("click.stop", js_handler="() => {}"):
                 ui.label("Log out")
     with ui.left_drawer(value=False).props("width=200 breakpoint=1023 bordered show-if-above") as drawer:
@@ -109,6 +122,21 @@ def _build(console: Console, routes: dict[str, Callable[..., Any]]) -> None:
         state.set("bad" if problem else "good", "log away" if problem else f"site {console.site.settings.name}")
 
     ui.timer(1.0, refresh)
+    if console.visitor().token is not None:
+        _end_with_the_token(console)
+
+
+def _end_with_the_token(console: Console) -> None:
+    """Lead a visitor whose token is worth nothing any more back to the login; then the connection is cut."""
+    client = ui.context.client
+
+    def look() -> None:
+        if not console.is_in():
+            timer.cancel()
+            # Not ui.navigate.to, which would look for a page of ours.
+            client.open(f"{LOGIN}?ended&to={quote(client.sub_pages_router.current_path, safe='')}")
+
+    timer = ui.timer(0.5, look)
 
 
 class _Pages(ui.sub_pages):
@@ -151,16 +179,17 @@ def _menu(console: Console) -> None:
     mark(router.current_path)
 
     def refresh() -> None:
-        letters = sum(watch.letters(name) for name in app.streams)
-        wrong = len(health.recent_exceptions(watch))
+        seen = [name for name in app.streams if console.may("any", name)]
+        letters = sum(watch.letters(name) for name in seen if console.may("consume", name))
+        wrong = len(health.recent_exceptions(console))
         for name, value in (("letters", letters), ("exceptions", wrong)):
             counts[name].set_text(parts.number(value) if value else "")
             counts[name].classes(add="hr-bad")
         for name, value in (
-            ("streams", len(app.streams)),
+            ("streams", len(seen)),
             ("pipelines", len(app.pipelines)),
             ("services", len(app.services)),
-            ("tables", len(app.tables)),
+            ("tables", sum(1 for table in app.tables if table.name in seen)),
             ("models", len(app.models)),
         ):
             counts[name].set_text(str(value) if value else "")

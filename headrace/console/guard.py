@@ -6,6 +6,7 @@ browser would have to open one: it is told by its Origin and refused, and the co
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import secrets
@@ -20,9 +21,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote
 
+from headrace.access import OWNER
 from headrace.errors import HeadraceError
 from headrace.http.gate import LOCAL_NAMES, check_origin, without_port
 from headrace.http.tokens import Token, Tokens
+from headrace.log.policy import Rights
 from headrace.substrate._files import write_atomically
 
 COOKIE = "headrace_visitor"
@@ -31,7 +34,10 @@ LOGIN = "/console/login"
 LOGOUT = "/console/logout"
 SEE = frozenset({"read", "operate", "admin"})
 ACT = frozenset({"operate", "admin"})
+ENDED = "Your token was removed, or has expired."
 _FORM_MAX_BYTES = 4096
+_LOOK_S = 0.25
+_GRACE_S = 1.0  # in which a page leads its visitor to the login, before its connection is cut
 _SCRIPT = re.compile(rb"<script(?:\s[^>]*)?>(.*?)</script>", re.DOTALL)
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEADERS = {
@@ -51,7 +57,24 @@ class Visitor:
 
     @property
     def name(self) -> str:
-        return self.token.name if self.token is not None else ""
+        return (self.token.user or self.token.name) if self.token is not None else ""
+
+    @property
+    def user(self) -> str:
+        """As whom they look, on a secure site."""
+        return self.token.user if self.token is not None else ""
+
+
+def why_not_in(token: Token, rights: Rights | None) -> str:
+    """Why a token lets nobody in; empty if it does. On a secure site it must be a user's."""
+    if not token.scopes & SEE:
+        return f"Token {token.name!r} lacks the scope read."
+    if rights is not None and rights.is_secure:
+        if not token.user:
+            return f"Token {token.name!r} is no user's, and this site is secure: headrace user token NAME"
+        if token.user != OWNER and token.user not in rights.policy.users:
+            return f"There is no user {token.user!r} on this site."
+    return ""
 
 
 class Badges:
@@ -96,12 +119,23 @@ def load_key(path: Path) -> bytes:
 class Guard:
     """Stands before the pages: wraps an ASGI application."""
 
-    def __init__(self, app: Any, *, tokens: Tokens | None, badges: Badges, names: frozenset[str] | None) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        tokens: Tokens | None,
+        badges: Badges,
+        names: frozenset[str] | None,
+        rights: Rights | None = None,
+    ) -> None:
         self.app = app
         self._tokens = tokens  # None: nobody is asked for one
+        self._rights = rights
         self._badges = badges
         self._names = names  # None: any will do
-        self._login = files("headrace.console").joinpath("login.html").read_text(encoding="utf-8")
+        page = files("headrace.console").joinpath("login.html").read_text(encoding="utf-8")
+        is_secure = rights is not None and rights.is_secure
+        self._login = page.replace("{command}", "user token NAME" if is_secure else "token add NAME")
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -132,7 +166,10 @@ class Guard:
                 await _refuse(scope, send, receive, "Log in first.", status=401)
             return
         scope.setdefault("state", {})["visitor"] = visitor
-        await self._pass(scope, receive, send)
+        if scope["type"] == "websocket":
+            await self._pass_socket(scope, receive, send, visitor)
+        else:
+            await self._pass(scope, receive, send)
 
     def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> str:
         host = headers.get(b"host", b"")
@@ -152,11 +189,54 @@ class Guard:
         if self._tokens is None:
             return Visitor()
         token = self._badges.read(_read_cookie(headers), time.time())
-        return Visitor(token) if token is not None and token.scopes & SEE else None
+        return Visitor(token) if token is not None and not why_not_in(token, self._rights) else None
+
+    def _is_in(self, visitor: Visitor) -> bool:
+        if self._tokens is None or visitor.token is None:
+            return True
+        token = self._tokens.still(visitor.token)
+        return token is not None and not why_not_in(token, self._rights)
+
+    async def _pass_socket(self, scope: Scope, receive: Any, send: Any, visitor: Visitor) -> None:
+        """Hand a WebSocket on for as long as its visitor is let in, and a moment longer."""
+        waiting: asyncio.Future[dict[str, Any]] | None = None
+        out_since: float | None = None
+
+        def is_cut() -> bool:
+            nonlocal out_since
+            if self._is_in(visitor):
+                out_since = None
+                return False
+            now = time.monotonic()
+            out_since = now if out_since is None else out_since
+            return now - out_since >= _GRACE_S
+
+        async def sent(message: dict[str, Any]) -> None:
+            if not is_cut():
+                await send(message)
+
+        async def received() -> dict[str, Any]:
+            nonlocal waiting
+            while True:
+                if waiting is None:
+                    waiting = asyncio.ensure_future(receive())
+                await asyncio.wait([waiting], timeout=_LOOK_S)
+                if is_cut():
+                    await send({"type": "websocket.close", "code": 1008, "reason": ENDED})
+                    return {"type": "websocket.disconnect", "code": 1008, "reason": ENDED}
+                if waiting.done():
+                    found, waiting = waiting.result(), None
+                    return found
+
+        try:
+            await self.app(scope, received, sent)
+        finally:
+            if waiting is not None:
+                waiting.cancel()
 
     async def _pass(self, scope: Scope, receive: Any, send: Any) -> None:
         """Hand it on; a page's own scripts are named in its policy, so that no other script in it would run."""
-        if scope["type"] == "http" and not scope["path"].startswith("/_nicegui"):
+        if not scope["path"].startswith("/_nicegui"):
             # Its scripts are read here, so it must not be packed. Files are, and are left alone.
             scope = {**scope, "headers": [each for each in scope["headers"] if each[0] != b"accept-encoding"]}
         start: dict[str, Any] = {}
@@ -188,21 +268,20 @@ class Guard:
             return
         asked = parse_qs(scope["query_string"].decode("latin-1"))
         to = _local_path(asked.get("to", ["/"])[0])
-        problem = ""
+        problem = ENDED if "ended" in asked else ""
         if scope["method"] == "POST":
             form = parse_qs((await _body(receive)).decode("latin-1"))
             assert self._tokens is not None
             token = self._tokens.find(form.get("token", [""])[0].strip())
-            if token is not None and token.scopes & SEE:
+            problem = "This token is not known, or has expired."
+            if token is not None:
+                problem = why_not_in(token, self._rights)
+            if token is not None and not problem:
                 await _go(send, to, _cookie(self._badges.make(token, time.time()), headers, lasts_s=LASTS_S))
                 return
-            problem = (
-                "This token is not known, or has expired."
-                if token is None
-                else f"Token {token.name!r} lacks the scope read."
-            )
         page = self._login.replace("{problem}", escape(problem)).replace("{to}", quote(to, safe="")).encode()
-        await _answer(send, 401 if problem else 200, page, b"text/html; charset=utf-8")
+        status = 401 if problem and scope["method"] == "POST" else 200
+        await _answer(send, status, page, b"text/html; charset=utf-8")
 
 
 def policy(page: bytes) -> str:

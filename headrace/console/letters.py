@@ -8,9 +8,11 @@ from typing import Any
 
 from nicegui import ui
 
+from headrace.access import Action
 from headrace.console import elements, parts
 from headrace.console._form import check
 from headrace.console.console import Console
+from headrace.console.gated import Gated
 from headrace.console.records import key_text, one_line, short_time, value_text
 from headrace.errors import HeadraceError
 from headrace.log.deadletter import Cause, DeadLetter, DeadLetterBox, Filter, Overview, without_numbers
@@ -35,7 +37,8 @@ def letters(console: Console) -> None:
 
     def refresh() -> None:
         watch = console.watch
-        names = [name for name in watch.streams if name.endswith(DEAD_LETTER_SUFFIX)]
+        there = [name for name in watch.streams if name.endswith(DEAD_LETTER_SUFFIX)]
+        names = [name for name in there if console.may("consume", name)]
         rows = []
         for name in sorted(
             names, key=lambda each: (each[: -len(DEAD_LETTER_SUFFIX)] not in console.app.streams, each)
@@ -65,15 +68,26 @@ def letters(console: Console) -> None:
 
 def letters_of(console: Console, name: str, cause: str = "", id: str = "") -> None:
     """The letters of one stream."""
-    _Page(console, name, cause, id).build()
+    said = parts.heading(name, ("Dead letters", parts.link("letters")))
+    ui.link("The stream itself", parts.link("streams", name))
+    letters = f"{name}{DEAD_LETTER_SUFFIX}"
+    Gated(
+        console,
+        "consume",
+        letters,
+        lambda: _Page(console, name, cause, id, said).build(),
+        end=lambda _: said.set_text(""),
+    )
 
 
 class _Page:
     """One visitor's look at the letters of one stream."""
 
-    def __init__(self, console: Console, name: str, cause: str, id: str) -> None:
+    def __init__(self, console: Console, name: str, cause: str, id: str, said: ui.label) -> None:
         self._console = console
         self._name = name
+        self._stream = f"{name}{DEAD_LETTER_SUFFIX}"  # where they are
+        self._said = said
         self._box = DeadLetterBox(console.site, name)
         self._asked_cause, self._asked_id = cause, id
         self._cause: Cause | None = None
@@ -81,13 +95,11 @@ class _Page:
         self._known: Any = None
         self._next_look = 0.0
         self._letter: DeadLetter | None = None
+        self._to_send: list[tuple[Action, str]] = [("consume", self._stream), ("produce", name)]
+        self._to_drop: list[tuple[Action, str]] = [("produce", self._stream)]
 
     def build(self) -> None:
-        name = self._name
-        self._said = parts.heading(
-            name, ("Dead letters", parts.link("letters")), note="reading the dead letters …"
-        )
-        ui.link("The stream itself", parts.link("streams", name))
+        self._said.set_text("reading the dead letters …")
         self._empty = parts.Empty("No dead letter is open.", "All were replayed, resent or dropped.", "drafts")
         self._empty.show(False)
         with ui.element("div").classes("hr-stack") as self._body:
@@ -143,7 +155,7 @@ class _Page:
     async def _refresh(self) -> None:
         """Read the letters anew when there are other ones, not more often than it pays."""
         watch = self._console.watch
-        now = (watch.stream(f"{self._name}{DEAD_LETTER_SUFFIX}").ends, watch.letters(self._name))
+        now = (watch.stream(self._stream).ends, watch.letters(self._name))
         if now == self._known or time.monotonic() < self._next_look:
             return
         await self._look(now)
@@ -151,7 +163,7 @@ class _Page:
     async def _look(self, known: Any) -> None:
         started = time.monotonic()
         try:
-            self._overview = await parts.in_thread(self._box.overview, _NEWEST)
+            self._overview = await self._console.read(self._stream, self._box.overview, _NEWEST)
         except HeadraceError as error:
             self._said.set_text(f"{error.message} {error.remedy}".strip())
             self._next_look = time.monotonic() + _LOOK_AGAIN_S
@@ -263,7 +275,11 @@ class _Page:
 
     async def _do_replay(self, which: Filter, words: str, count: int) -> None:
         sent: list[int] = []
-        if await self._console.act(f"Replayed {words}", lambda: sent.append(self._box.replay(which))):
+
+        def replay() -> None:
+            sent.append(self._box.replay(which))
+
+        if await self._console.act(f"Replayed {words}", replay, needs=self._to_send):
             if sent[0] < count:
                 left = count - sent[0]
                 ui.notify(
@@ -275,7 +291,7 @@ class _Page:
         which, words, _ = self._which()
         text = "They are not sent again. Their bytes stay in the log until retention takes them."
         agreed = await parts.confirm(f"Drop {words}?", text, "Drop", danger=True)
-        if agreed and await self._console.act(f"Dropped {words}", self._box.drop, which):
+        if agreed and await self._console.act(f"Dropped {words}", self._box.drop, which, needs=self._to_drop):
             await self._done()
 
     async def _done(self) -> None:
@@ -320,7 +336,7 @@ class _Page:
 
     async def _open(self, id: str) -> None:
         try:
-            letter: DeadLetter = await parts.in_thread(self._box.letter, id)
+            letter = await self._console.read(self._stream, self._box.letter, id)
         except HeadraceError as error:
             ui.notify(f"{error.message} {error.remedy}".strip(), type="negative")
             return
@@ -374,7 +390,7 @@ class _Page:
             return
         value = (self._edited.value or "").encode()
         try:
-            stream = await parts.in_thread(self._console.site.admin().stream, self._name)
+            stream = await self._console.read(self._stream, self._console.site.admin().stream, self._name)
         except HeadraceError as error:
             self._edited.error = error.message
             return
@@ -387,7 +403,7 @@ class _Page:
         def send() -> None:
             self._box.resend(letter.id, value, key=key)
 
-        if await self._console.act(f"Resent letter {letter.id} of {self._name}", send):
+        if await self._console.act(f"Resent letter {letter.id} of {self._name}", send, needs=self._to_send):
             await self._done()
 
     async def _replay_one(self) -> None:
@@ -399,7 +415,8 @@ class _Page:
             f"Drop letter {self._letter.id}?", "It is not sent again.", "Drop", danger=True
         ):
             which = Filter(ids=(self._letter.id,))
-            if await self._console.act(f"Dropped letter {self._letter.id}", self._box.drop, which):
+            done = f"Dropped letter {self._letter.id}"
+            if await self._console.act(done, self._box.drop, which, needs=self._to_drop):
                 await self._done()
 
 

@@ -8,8 +8,10 @@ from typing import Any
 
 from nicegui import ui
 
+from headrace.access import Action
 from headrace.console import elements, parts
 from headrace.console.console import Console
+from headrace.console.gated import Gated
 from headrace.console.watch import InstanceView, Point
 from headrace.errors import HeadraceError, ModelError
 from headrace.models.document import load
@@ -18,6 +20,7 @@ from headrace.models.registry import Registry
 from headrace.models.shadow import ShadowReport
 from headrace.models.version import Choice, ModelVersion
 
+STREAM = "models"
 _REPORTS = timedelta(hours=1)
 _LINES = 8
 _LOOK_S = 2.0
@@ -50,7 +53,7 @@ class _Reader:
         if self.known is not None and ends == self._ends:
             return
         try:
-            self.known = await parts.in_thread(self._read)
+            self.known = await self._console.read(registry.versions.name, self._read)
             self._ends, self.problem = ends, ""
         except HeadraceError as error:
             self.problem = str(error)
@@ -87,6 +90,10 @@ def _why_refused(record: ModelVersion, registry: Registry) -> str:
 def models(console: Console) -> None:
     """All models of the site: apps share them."""
     said = parts.heading("Models")
+    Gated(console, "consume", STREAM, lambda: _list(console, said), end=lambda _: said.set_text(""))
+
+
+def _list(console: Console, said: ui.label) -> None:
     reader = _Reader(console)
     empty = parts.Empty(
         "There are no models yet.", "app.model(…) declares one, app.train(…) has Spark train it.", icon="insights"
@@ -158,7 +165,7 @@ def _row(console: Console, known: _Known, name: str) -> dict[str, Any]:
 def model(console: Console, name: str) -> None:
     """One model: its versions and what may be done with them, who serves which, drift, shadows."""
     parts.heading(name, ("Models", parts.link("models")))
-    _Page(console, name).build()
+    Gated(console, "consume", STREAM, lambda: _Page(console, name).build())
 
 
 class _Page:
@@ -169,6 +176,7 @@ class _Page:
         self._name = name
         self._reader = _Reader(console)
         self._reports = _Reports(console, self._reader.registry, name)
+        self._to_choose: list[tuple[Action, str]] = [("produce", self._reader.registry.choices.name)]
 
     def build(self) -> None:
         with parts.bar():
@@ -261,18 +269,24 @@ class _Page:
         def promote() -> None:
             registry.promote(self._name, version, pin=pin, by=by)
 
-        await self._console.act(f"Version {version} of {self._name} serves.", promote)
+        await self._console.act(f"Version {version} of {self._name} serves.", promote, needs=self._to_choose)
 
     async def _roll_back(self) -> None:
         registry, by = self._reader.registry, self._console.visitor().name
         text = "What served before serves again, and is pinned."
         if await parts.confirm(f"Roll {self._name} back?", text, "Roll back", danger=True):
-            await self._console.act(f"{self._name} is rolled back.", lambda: registry.rollback(self._name, by=by))
+            await self._console.act(
+                f"{self._name} is rolled back.",
+                lambda: registry.rollback(self._name, by=by),
+                needs=self._to_choose,
+            )
 
     async def _take_newest(self) -> None:
         registry, by = self._reader.registry, self._console.visitor().name
         await self._console.act(
-            f"The newest sound version of {self._name} serves.", lambda: registry.unpin(self._name, by=by)
+            f"The newest sound version of {self._name} serves.",
+            lambda: registry.unpin(self._name, by=by),
+            needs=self._to_choose,
         )
 
     # Again and again.
@@ -360,10 +374,12 @@ class _Reports:
         if ends == self._ends or not any(ends):
             return
         try:
-            self.drift, self.shadows = await parts.in_thread(self._read)
+            for each in streams:
+                self._console.require("consume", each.name)
+            self.drift, self.shadows = await self._console.read(STREAM, self._read)
             self._ends = ends
         except HeadraceError:
-            return  # what is shown is what was last known; the page's head says that the log is away
+            return  # what is shown is what was last known; the page says if the log is away, or may not be read
 
     def _read(self) -> tuple[list[DriftReport], list[ShadowReport]]:
         since = datetime.now(UTC) - _REPORTS

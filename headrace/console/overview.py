@@ -89,7 +89,7 @@ def overview(console: Console) -> None:
         figures.set("latency", parts.seconds(max(slow, default=None)))
         letters = sum(watch.letters(name) for name in app.streams)
         figures.set("letters", parts.number(letters), "bad" if letters else None)
-        recent = health.recent_exceptions(watch)
+        recent = health.recent_exceptions(console)
         figures.set("exceptions", parts.number(len(recent)), "bad" if recent else None)
         ordered = sorted(sources, key=lambda n: watch.stream(n.name).rate, reverse=True)
         for node in ordered[:6]:
@@ -113,7 +113,7 @@ def overview(console: Console) -> None:
                     "message": each.message,
                     "_links": {"message": parts.link("exceptions")},
                 }
-                for number, each in enumerate([e for e in list(watch.exceptions) if e.app == app.name][:5])
+                for number, each in enumerate([e for e in console.exceptions() if e.app == app.name][:5])
             ]
         )
 

@@ -282,7 +282,7 @@ def state(console: Console, pipeline: Pipeline, query: str) -> State:
 
 
 def _why(console: Console, query: str) -> str:
-    for each in list(console.watch.exceptions):
+    for each in console.exceptions():
         if each.app == console.app.name and each.element == query:
             return each.message[: elements.MESSAGE]
     return "It starts, or waits to start again."

@@ -28,6 +28,7 @@ class Producing:
 
     async def load(self) -> None:
         try:
+            self._console.require("produce", self._name)
             self._stream, self._fields = await parts.in_thread(_known, self._console, self._name)
         except HeadraceError as error:
             self._waiting.show(False)
@@ -85,7 +86,7 @@ class Producing:
 
         self._send_button.disable()
         try:
-            if await self._console.act(f"Sent to {self._name}", send):
+            if await self._console.act(f"Sent to {self._name}", send, needs=[("produce", self._name)]):
                 (ack,) = sent
                 self._sent.set_text(f"It is {ack.partition}/{ack.offset}")
                 self._sent.props["href"] = parts.link(

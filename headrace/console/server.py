@@ -13,12 +13,14 @@ import uvicorn
 from fastapi import FastAPI
 from nicegui import ui
 
+from headrace.access import OWNER
 from headrace.app import App
 from headrace.console import frame
-from headrace.console.console import Console
+from headrace.console.console import LOGGER, Console
 from headrace.console.guard import Badges, Guard, allowed_names, load_key
 from headrace.errors import HeadraceError, NotFoundError, PortError, SettingsError
 from headrace.http.tokens import Tokens
+from headrace.log.policy import Rights
 from headrace.substrate import _ports
 
 ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">
@@ -47,11 +49,13 @@ async def serve(
 ) -> None:
     """Serve the pages of an app until `stop`; if the port is taken, on a free one or, unless `or_free`, PortError.
 
-    Tokens are asked for as they are by the services: if there are any. Beyond loopback there must be.
+    Tokens are asked for as they are by the services: if there are any. Beyond loopback there must be; on a secure
+    site nobody is let in until there is one.
     """
     settings = app.settings
     tokens = Tokens(settings.tokens_file)
-    asked = bool(tokens.all())
+    rights = Rights(app.site.settings, on_problem=lambda error: LOGGER.warning("%s", error))
+    asked = rights.is_secure or bool(tokens.all())
     # Behind the services, it is reached where they are.
     is_local = _is_loopback(host) and _is_loopback(settings.http.host)
     try:
@@ -65,11 +69,13 @@ async def serve(
             "Others can reach the console, or http.require_tokens is set, and there is no token.",
             remedy="Make one with: headrace token add NAME --scope read --scope operate",
         )
+    await asyncio.to_thread(rights.start)
     name = f"console-{app.name}"
     console = Console(
         app,
         tokens=tokens if asked else None,
-        token=_own_token(tokens, name) if asked else "",
+        token=_own_token(tokens, name, user=OWNER if rights.is_secure else "") if asked else "",
+        rights=rights,
         read_only=settings.console.read_only,
     )
     api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
@@ -87,7 +93,7 @@ async def serve(
     )
     badges = Badges(load_key(settings.state / "console.key"), tokens)
     names = allowed_names(settings.http.names, is_local=is_local)
-    guard = Guard(api, tokens=tokens if asked else None, badges=badges, names=names)
+    guard = Guard(api, tokens=tokens if asked else None, badges=badges, names=names, rights=rights)
     server = _Server(
         uvicorn.Config(
             guard,
@@ -115,16 +121,17 @@ async def serve(
         stopping.cancel()
         await asyncio.wait([serving], timeout=STOP_S + 3)
         await console.close()
+        await asyncio.to_thread(rights.close)
         if asked:
             with contextlib.suppress(HeadraceError):
                 tokens.remove(name)
 
 
-def _own_token(tokens: Tokens, name: str) -> str:
+def _own_token(tokens: Tokens, name: str, *, user: str) -> str:
     """What the console shows the services; made anew at each start."""
     with contextlib.suppress(NotFoundError):
         tokens.remove(name)
-    return tokens.add(name, ["read"])
+    return tokens.add(name, ["read"], user=user)
 
 
 def _is_loopback(host: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -10,6 +9,7 @@ from nicegui import ui
 
 from headrace.console import elements, parts
 from headrace.console.console import Console
+from headrace.console.gated import Gated
 from headrace.console.health import BEHIND
 from headrace.console.producing import Producing
 from headrace.console.viewer import Viewer
@@ -62,11 +62,13 @@ def streams(console: Console, own: str = "", others: str = "", find: str = "") -
             view
             for view in console.watch.streams.values()
             if _is_meant(console, view.name, own=with_own.value, others=with_others.value)
+            and console.may("any", view.name)
             and (sought.value or "").lower() in view.name.lower()
         ]
         table.set([_row(console, view) for view in sorted(views, key=lambda view: view.name)])
         total = sum(view.rate for view in views)
-        said.set_text(f"{len(views)} of {len(console.watch.streams)}, {parts.rate(total)} in all")
+        there = sum(1 for name in list(console.watch.streams) if console.may("any", name))
+        said.set_text(f"{len(views)} of {there}, {parts.rate(total)} in all")
 
     def changed() -> None:
         _remember("streams", own="1" if with_own.value else "", others="1" if with_others.value else "")
@@ -155,10 +157,6 @@ def stream(
     follow: str = "",
 ) -> None:
     """One stream. What a link says of tab, position and filter is where it opens."""
-    parts.heading(name, ("Streams", parts.link("streams")), note=_about(console, name))
-    figures = parts.Figures(
-        rate="Comes in", records="Records", size="Size", partitions="Partitions", kept="Kept", lag="Largest lag"
-    )
     asked = {
         "partition": partition,
         "offset": offset,
@@ -171,36 +169,51 @@ def stream(
         "follow": follow,
     }
     tab = tab if tab in _TABS else "records"
+    note = _about(console, name) if console.may("any", name) else ""
+    parts.heading(name, ("Streams", parts.link("streams")), note=note)
+    Gated(console, "any", name, lambda: _show(console, name, tab, asked))
+
+
+def _show(console: Console, name: str, tab: str, asked: dict[str, str]) -> None:
+    figures = parts.Figures(
+        rate="Comes in", records="Records", size="Size", partitions="Partitions", kept="Kept", lag="Largest lag"
+    )
     with ui.tabs().props("dense no-caps align=left inline-label") as tabs:
         for each, words in _TABS.items():
             ui.tab(each, label=words)
-    viewer: Viewer | None = None
+
+    def open_again() -> None:
+        ui.timer(0.01, opened, once=True)
+
     with ui.tab_panels(tabs, value=tab, animated=False, keep_alive=True).props("keep-alive"):
         with ui.tab_panel("records"):
-            viewer = Viewer(console, name, asked)
+            viewer = Gated(
+                console, "consume", name, lambda: Viewer(console, name, asked), opened=open_again, end=Viewer.stop
+            )
         with ui.tab_panel("partitions"):
             partitions = _Partitions(console, name)
         with ui.tab_panel("schema"):
-            schema = _Schema(console, name)
+            schema = Gated(console, "consume", name, lambda: _Schema(console, name), opened=open_again)
         with ui.tab_panel("produce"):
-            producing = Producing(console, name)
+            producing = Gated(console, "produce", name, lambda: Producing(console, name), opened=open_again)
         with ui.tab_panel("groups"):
             groups = _Groups(console, name)
-    loads: dict[str, Callable[[], Any]] = {
-        "records": viewer.open,
-        "schema": schema.load,
-        "produce": producing.load,
-    }
+    loaded: list[Any] = []
 
     async def opened() -> None:
         chosen = str(tabs.value)
-        if chosen == "records":
-            viewer.remember()
-        else:
-            viewer.stop()
+        if chosen != "records":
             _remember("streams", name, tab=chosen)
-        if chosen in loads:
-            await loads.pop(chosen)()
+        if viewer.made is not None:
+            if chosen == "records":
+                viewer.made.remember()
+            else:
+                viewer.made.stop()
+        gated: dict[str, Gated[Any]] = {"records": viewer, "schema": schema, "produce": producing}
+        part = gated[chosen].made if chosen in gated else None
+        if part is not None and part not in loaded:
+            loaded.append(part)
+            await part.load()
 
     tabs.on_value_change(opened)
 
@@ -367,7 +380,7 @@ class _Schema:
 
     async def load(self) -> None:
         try:
-            found = await parts.in_thread(self._console.site.schemas.of, self._name)
+            found = await self._console.read(self._name, self._console.site.schemas.of, self._name)
         except HeadraceError as error:
             self._waiting.show(False)
             with self._body:

@@ -14,7 +14,9 @@ from nicegui import ui
 
 from headrace.console import elements, parts
 from headrace.console.console import Console
+from headrace.console.gated import Gated
 from headrace.console.health import State
+from headrace.errors import AccessError
 from headrace.services.session import SessionKind
 from headrace.tables.table import Table
 
@@ -65,11 +67,13 @@ def tables(console: Console) -> None:
                 "instances": "Instances",
             },
             right=("rate", "records", "instances"),
+            empty="You may see none of this app's tables.",
         )
     kinds = _sessions(console)
 
     def refresh() -> None:
-        shown.set([_row(console, table, kinds.get(table.name)) for table in console.app.tables])
+        seen = [table for table in console.app.tables if console.may("any", table.name)]
+        shown.set([_row(console, table, kinds.get(table.name)) for table in seen])
 
     parts.every(1.0, refresh)
 
@@ -126,12 +130,14 @@ def table(console: Console, name: str) -> None:
     """One table: freshness, rows, and one of them in full."""
     found = next((each for each in console.app.tables if each.name == name), None)
     if found is None:
-        elements.unknown(console, "table", name, [each.name for each in console.app.tables])
+        seen = [each.name for each in console.app.tables if console.may("any", each.name)]
+        elements.unknown(console, "table", name, seen)
         return
     kind = _sessions(console).get(name)
     what = f"sessions {kind.session_type.__name__} by {kind.key}" if kind is not None else _says(found)
-    parts.heading(name, ("Tables", parts.link("tables")), note=what)
-    _Page(console, found, kind).build()
+    note = what if console.may("any", name) else ""
+    parts.heading(name, ("Tables", parts.link("tables")), note=note)
+    Gated(console, "consume", name, lambda: _Page(console, found, kind).build())
 
 
 def _says(table: Table[Any]) -> str:
@@ -350,7 +356,11 @@ class _Page:
         path = f"/tables/{quote(self._table.name, safe='')}{below}"
         query = urlencode({name: value for name, value in asked.items() if value != ""})
         try:
+            self._console.require("consume", self._table.name)
             answer = await self._console.ask(f"{path}?{query}" if query else path)
+            self._console.require("consume", self._table.name)
+        except AccessError as error:
+            raise _Refused(str(error)) from None
         except (OSError, EOFError, TimeoutError) as error:
             raise _Refused(
                 _AWAY if isinstance(error, ConnectionError) else "No service answers in time."

@@ -122,7 +122,7 @@ class Viewer:
 
     # Looking back.
 
-    async def open(self) -> None:
+    async def load(self) -> None:
         """Show what the address asks for: an offset in full, a position, or the newest."""
         if self._asked["offset"].isdecimal() and self._asked["partition"].isdecimal():
             await self._show_detail(int(self._asked["partition"]), int(self._asked["offset"]))
@@ -162,7 +162,9 @@ class Viewer:
         self._said.set_text("Reading …")
         try:
             filter = self._filter()
-            page: Page = await parts.in_thread(_page, self._console, self._name, position, filter, direction)
+            page = await self._console.read(
+                self._name, _page, self._console, self._name, position, filter, direction
+            )
         except HeadraceError as error:
             self._complain(error)
             return
@@ -197,6 +199,7 @@ class Viewer:
 
     def _start(self) -> None:
         try:
+            self._console.require("consume", self._name)
             filter = self._filter()
         except HeadraceError as error:
             self._complain(error)
@@ -225,6 +228,12 @@ class Viewer:
         follower = self._follower
         if follower is None:
             return
+        try:
+            self._console.require("consume", self._name)
+        except HeadraceError as error:
+            self.stop()
+            self._complain(error)
+            return
         seen = follower.take()
         if seen.ended and not seen.problem:  # nobody had asked for a while: the page was away
             self._follower = Follower(self._console.site, self._name, self._filter())
@@ -250,7 +259,9 @@ class Viewer:
         self._shown = (partition, offset)
         self._table.choose(f"{partition}/{offset}")
         try:
-            view = await parts.in_thread(read_record, self._console.site, self._name, partition, offset)
+            view = await self._console.read(
+                self._name, read_record, self._console.site, self._name, partition, offset
+            )
         except HeadraceError as error:
             self._detail.fail(f"{partition}/{offset}", error)
             return

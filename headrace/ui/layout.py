@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from nicegui import ui
 
 from headrace.pages import Page
+from headrace.ui import sight
+from headrace.ui.sight import WhyHidden
 from headrace.ui.widget import Words, broken, explain, style
 
 
@@ -37,8 +39,13 @@ def text(words: str) -> ui.label:
     return ui.label(words).classes("hr-ui-text")
 
 
-async def visit(page: Page) -> None:
-    """Build a page for a visitor; if its function fails, say so below what it has built."""
+async def visit(page: Page, why_hidden: WhyHidden | None = None) -> None:
+    """Build a page for a visitor; if its function fails, say so below what it has built.
+
+    `why_hidden` says of a stream's name why this visitor may not see what is in it, or nothing if they may.
+    """
+    if why_hidden is not None:
+        sight.limit(why_hidden)
     with ui.element("div").classes("hr-heading"):
         Words("h1", page.title)
     try:

@@ -15,6 +15,7 @@ from headrace.log.offsets import Start
 from headrace.log.site import Site
 from headrace.log.stream import Stream
 from headrace.ui.reader import SLICE_S, Reader
+from headrace.ui.sight import why_hidden
 from headrace.units import duration
 
 KEPT = 10_000  # keys, those that were written last
@@ -28,7 +29,7 @@ class Rows(Reader):
     """The latest record of each key of a table, or of a stream's last records, the last 10,000 keys at most.
 
     Iterate it for the records; `record in rows` tells whether there is one with that record's key, and
-    `rows.get(record)` gives it.
+    `rows.get(record)` gives it. On the page of a visitor who may not consume the stream, there are none.
     """
 
     def __init__(self, stream: Stream[Any], last: timedelta | None) -> None:
@@ -39,6 +40,8 @@ class Rows(Reader):
         self._latest: OrderedDict[bytes, Message[Any]] = OrderedDict()
 
     def __iter__(self) -> Iterator[Any]:
+        if why_hidden(self.stream):
+            return
         self.ask()
         with self._lock:
             found = list(self._latest.items())
@@ -49,13 +52,15 @@ class Rows(Reader):
                 self._drop(key, message)
 
     def __len__(self) -> int:
-        return len(self._latest)
+        return 0 if why_hidden(self.stream) else len(self._latest)
 
     def __contains__(self, record: object) -> bool:
         return self.get(record) is not None
 
     def get(self, record: Any) -> Any:
         """The row with the key of this record, which may be of another type, or with this key's text; or None."""
+        if why_hidden(self.stream):
+            return None
         self.ask()
         key = record.encode() if isinstance(record, str) else self.stream.codec.key(record)
         message = self._latest.get(key)

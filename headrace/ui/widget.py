@@ -17,6 +17,7 @@ from headrace.log.stream import Stream
 from headrace.ui.feed import Feed, Follower, Past, Seen
 from headrace.ui.reader import Reader
 from headrace.ui.rows import Rows, rows
+from headrace.ui.sight import why_hidden
 
 P = ParamSpec("P")
 Source = Stream[Any] | Rows
@@ -51,12 +52,14 @@ class Widget:
         self._failure = ""
         self._failures = 0
         self._is_bad = False
+        self._hidden = ""
         style()
         self.box = ui.element("div").classes(f"hr-ui-widget {kind}")
         with self.box:
             self.body = ui.element("div").classes("hr-ui-body")
             self._note = ui.label().classes("hr-note hr-ui-note")
             self._note.set_visibility(False)
+        self._look()
         with self.box:
             ui.timer(EVERY_S, self._tick)
 
@@ -83,7 +86,19 @@ class Widget:
         """All is asked anew: what failed before does not count."""
         self._failure, self._failures = "", 0
 
+    def _look(self) -> bool:
+        """Whether the visitor may see this; if not, it says why in its place."""
+        hidden = next((why for each in self.readers if (why := why_hidden(each.stream))), "")
+        if hidden != self._hidden:
+            self._hidden = hidden
+            self.body.set_visibility(not hidden)
+            self._note.set_text(hidden)
+            self._note.set_visibility(bool(hidden))
+        return not hidden
+
     async def _tick(self) -> None:
+        if not self._look():
+            return
         for reader in self.readers:
             reader.ask()
         try:
