@@ -11,15 +11,16 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Literal, get_args
+from typing import Literal, Protocol, get_args
 
-from headrace.errors import DefinitionError
+from headrace.errors import AccessError, DefinitionError
 
 Action = Literal["produce", "consume", "admin"]
 ACTIONS: tuple[Action, ...] = get_args(Action)
 OWNER = "headrace"  # the user that a secure site is made with: it may do everything
 ADMINS = "admins"  # a group whose members may do everything
 APPS = "apps"  # a group whose members run apps: any consumer group, and Headrace's own streams
+_SAY = {"produce": "produce to", "consume": "consume", "admin": "administer"}
 _DEAD_LETTERS = ".dlq"
 _OWN = "headrace."
 _READ_BY_ALL = "headrace.schemas"
@@ -171,6 +172,28 @@ class Policy:
     def sees(self, user: str, stream: str) -> bool:
         """Whether a user may know of a stream: who may do anything with it."""
         return any(self.may(user, action, stream) for action in ACTIONS)
+
+
+class Decides(Protocol):
+    """What doors ask: who may do what, at this moment. On a site that is not secure, everybody may all."""
+
+    @property
+    def is_secure(self) -> bool: ...
+
+    def may(self, user: str, action: Action, stream: str) -> bool: ...
+
+    def sees(self, user: str, stream: str) -> bool: ...
+
+    def on_change(self, told: Callable[[], object]) -> Callable[[], None]: ...
+
+
+def refusal(user: str, action: Action, stream: str) -> AccessError:
+    """The error that tells a user what it may not."""
+    who = f"User {user!r}" if user else "A token without a user"
+    return AccessError(
+        f"{who} may not {_SAY[action]} stream {stream!r}.",
+        remedy="Whoever runs the site can say who may: headrace access show",
+    )
 
 
 def _may_own(action: Action, stream: str, *, is_app: bool) -> bool:

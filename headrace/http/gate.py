@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from email.utils import formatdate
 from urllib.parse import urlsplit
 
-from headrace.errors import BusyError, HeadraceError, HttpError, TooLargeError
+from headrace.access import Decides, refusal
+from headrace.errors import AccessError, BusyError, HeadraceError, HttpError, TooLargeError
 from headrace.http.answers import Answer, answer_of_error, answer_of_incident, status_of
 from headrace.http.limits import RateLimit
 from headrace.http.message import Request
@@ -43,6 +44,7 @@ class Gate:
         metrics: Metrics,
         *,
         tokens: Tokens | None,
+        rights: Decides | None = None,
         is_local: bool,
         on_error: OnError | None,
         of_groups: Mapping[str, Metrics] | None = None,
@@ -50,6 +52,7 @@ class Gate:
         self.settings = settings
         self.router = router
         self.tokens = tokens
+        self.rights = rights if rights is not None and rights.is_secure else None
         self.stopping = False
         self._most = settings.max_requests
         self.running: dict[Request, float] = {}  # in the order they started, so the first is the next to expire
@@ -69,6 +72,9 @@ class Gate:
         self._ends = [metrics.gauge("http_running", lambda: len(self.running))]
         self._sweeper: asyncio.TimerHandle | None = None
         self._ticker: asyncio.TimerHandle | None = None
+        if self.rights is not None:
+            loop = self._loop
+            self._ends.append(self.rights.on_change(lambda: loop.call_soon_threadsafe(self._end_the_worthless)))
         self._tick()
 
     def close(self) -> None:
@@ -112,6 +118,8 @@ class Gate:
             check_origin(headers[b"origin"], host)
         if self.tokens is not None and route.scope != PUBLIC:
             self._check_token(request, self.tokens)
+        if self.rights is not None and route.right:
+            self._check_right(request, self.rights)
         length = headers.get(b"content-length")
         if length is not None and int(length) > self.settings.max_body_bytes:
             raise self.too_large()
@@ -144,6 +152,32 @@ class Gate:
                 remedy=f"Make one that has it: headrace token add NAME --scope {request.route.scope}",
             )
         request.token = token
+
+    def _check_right(self, request: Request, rights: Decides) -> None:
+        right, stream = request.route.right, request.segments[0]
+        if right == "any":
+            if not rights.sees(request.user, stream):
+                raise refusal(request.user, "consume", stream)
+        elif right:
+            request.uses.append((right, stream))
+            self.check_rights(request)
+
+    def check_rights(self, request: Request) -> None:
+        """AccessError if the request's user may not, or no longer, do what it does."""
+        if self.rights is not None:
+            for action, stream in request.uses:
+                if not self.rights.may(request.user, action, stream):
+                    raise refusal(request.user, action, stream)
+
+    def why_worthless(self, request: Request) -> str:
+        """Why something that lasts may go on no longer; "" if it may."""
+        if request.token and self.tokens and not self.tokens.still(request.token):
+            return "The token is no longer valid."
+        try:
+            self.check_rights(request)
+        except AccessError as error:
+            return error.message
+        return ""
 
     # What is at work.
 
@@ -204,8 +238,12 @@ class Gate:
         self._ticker = self._loop.call_later(1.0, self._tick)
         self.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
         self._count()
+        self._end_the_worthless()
+
+    def _end_the_worthless(self) -> None:
+        """End what lasts and whose token is no longer good, or whose user may no longer."""
         for request in list(self.streams):
-            if request.token and self.tokens and not self.tokens.still(request.token) and request.task:
+            if request.task and self.why_worthless(request):
                 request.task.cancel()
 
     def _count(self) -> None:

@@ -10,6 +10,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from headrace.access import Action
 from headrace.errors import HttpError
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class Request:
         "segments",
         "task",
         "token",
+        "uses",
     )
 
     def __init__(
@@ -60,6 +62,7 @@ class Request:
         self.segments: tuple[str, ...] = ()
         self.task: Task[None] | None = None
         self.token: Token | None = None
+        self.uses: list[tuple[Action, str]] = []  # rights that it needs for as long as it lasts
         self._id = ""
 
     def __repr__(self) -> str:

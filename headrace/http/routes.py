@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import Any, Literal, TypeVar
 
+from headrace.access import Action
 from headrace.errors import DefinitionError
 from headrace.http.parameters import Binder, Parameter, compile_binder, read_signature
 
 F = TypeVar("F", bound=Callable[..., Any])
 Kind = Literal["plain", "events", "websocket", "tunnel"]
+Right = Action | Literal["", "any"]
 PUBLIC = "public"
 _NAME = re.compile(r"\{(\w+)\}")
 _PLAIN = re.compile(r"[\w.~!$&'()*+,;=:@/-]*", re.ASCII)
@@ -22,7 +24,11 @@ _SCOPE = re.compile(r"[a-z][a-z0-9_-]*(:[\w.-]+)?", re.ASCII)
 
 @dataclass(frozen=True, eq=False)
 class Route:
-    """One handler: its method and path, what it takes and gives, and which scopes let a token in."""
+    """One handler: its method and path, what it takes and gives, and which scopes let a token in.
+
+    `right` is what a token's user needs on a secure site, on the stream that the path's first segment names; with
+    `any`, some right on it, and the handler asks for what it needs.
+    """
 
     method: str
     path: str
@@ -36,6 +42,7 @@ class Route:
     group: str
     urgent: bool = False  # answered under any load: the probes
     counted: bool = True  # among this server's requests and their latencies
+    right: Right = ""
 
     @property
     def name(self) -> str:
@@ -65,37 +72,39 @@ class Routes:
         for route in other:
             self._add(route)
 
-    def get(self, path: str, *, scope: str = "") -> Callable[[F], F]:
+    def get(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
         """Answer GET, and HEAD; cancelled when the client goes away."""
-        return self._adder("GET", path, scope or "read")
+        return self._adder("GET", path, scope or "read", right=right)
 
-    def post(self, path: str, *, scope: str = "") -> Callable[[F], F]:
+    def post(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
         """Answer POST."""
-        return self._adder("POST", path, scope or "write")
+        return self._adder("POST", path, scope or "write", right=right)
 
-    def put(self, path: str, *, scope: str = "") -> Callable[[F], F]:
+    def put(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
         """Answer PUT."""
-        return self._adder("PUT", path, scope or "write")
+        return self._adder("PUT", path, scope or "write", right=right)
 
-    def patch(self, path: str, *, scope: str = "") -> Callable[[F], F]:
+    def patch(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
         """Answer PATCH."""
-        return self._adder("PATCH", path, scope or "write")
+        return self._adder("PATCH", path, scope or "write", right=right)
 
-    def delete(self, path: str, *, scope: str = "") -> Callable[[F], F]:
+    def delete(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
         """Answer DELETE."""
-        return self._adder("DELETE", path, scope or "write")
+        return self._adder("DELETE", path, scope or "write", right=right)
 
-    def sse(self, path: str, *, scope: str = "") -> Callable[[F], F]:
+    def sse(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
         """Send the values of an async generator as server-sent events."""
-        return self._adder("GET", path, scope or "read", "events")
+        return self._adder("GET", path, scope or "read", "events", right=right)
 
-    def websocket(self, path: str, *, scope: str = "") -> Callable[[F], F]:
+    def websocket(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
         """Talk over a WebSocket."""
-        return self._adder("WEBSOCKET", path, scope or "write", "websocket")
+        return self._adder("WEBSOCKET", path, scope or "write", "websocket", right=right)
 
-    def _adder(self, method: str, path: str, scope: str, kind: Kind = "plain") -> Callable[[F], F]:
+    def _adder(
+        self, method: str, path: str, scope: str, kind: Kind = "plain", *, right: Right
+    ) -> Callable[[F], F]:
         def add(function: F) -> F:
-            self._add(make_route(self.name, method, path, function, kind=kind, scope=scope))
+            self._add(make_route(self.name, method, path, function, kind=kind, scope=scope, right=right))
             return function
 
         return add
@@ -119,6 +128,7 @@ def make_route(
     scope: str = PUBLIC,
     urgent: bool = False,
     counted: bool = True,
+    right: Right = "",
 ) -> Route:
     """Check a handler and build its route; DefinitionError names the function and what is wrong."""
     where = f"{function.__module__}.{function.__qualname__}"
@@ -153,6 +163,7 @@ def make_route(
         group=group,
         urgent=urgent,
         counted=counted,
+        right=right,
     )
 
 

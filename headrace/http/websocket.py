@@ -11,6 +11,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
+from websockets.exceptions import InvalidState
 
 from headrace.errors import HeadraceError, HttpError
 from headrace.http.answers import status_of, to_json
@@ -101,6 +102,12 @@ class SocketProtocol(WebSocketsSansIOProtocol):
         if self._stalled is not None:
             self._stalled.cancel()
 
+    def shutdown(self) -> None:
+        try:
+            super().shutdown()
+        except InvalidState:  # the client has begun to close it
+            self.transport.close()
+
     def connection_lost(self, exc: Exception | None) -> None:
         if self._stalled is not None:
             self._stalled.cancel()
@@ -151,8 +158,8 @@ async def serve_socket(scope: Any, receive: Any, send: Any) -> None:
         socket.is_closed = True
     except asyncio.CancelledError:
         code, reason = 1012, "The server ends this."
-        if request.token and gate.tokens and not gate.tokens.still(request.token):
-            code, reason = 1008, "The token is no longer valid."
+        if why := gate.why_worthless(request):
+            code, reason = 1008, why
     except Exception as error:
         if isinstance(error, HeadraceError) and status_of(error) is not None:
             code, reason = 1008, error.message

@@ -17,6 +17,7 @@ from headrace.ingest.lane import Lanes, senders_table
 from headrace.ingest.reader import Reader
 from headrace.ingest.requests import Requests, requests_table
 from headrace.ingest.sockets import SocketServer
+from headrace.log.policy import Rights
 from headrace.log.site import Site
 from headrace.log.stream import Stream
 from headrace.settings import GatewaySettings
@@ -35,6 +36,7 @@ class Border:
         settings: GatewaySettings,
         streams: Sequence[Stream[Any]],
         tokens: Tokens,
+        rights: Rights,
         *,
         instance: int,
         require_tokens: bool,
@@ -43,6 +45,7 @@ class Border:
         self._site = site
         self._settings = settings
         self._tokens = tokens
+        self._rights = rights
         self._instance = instance
         self._require_tokens = require_tokens
         self._on_note = on_note
@@ -70,7 +73,7 @@ class Border:
             partitions=partitions[self.requests_table.name],
             on_problem=self._report,
         )
-        return Gateway(self.inlets, self.requests, self._lanes, self._reader).routes()
+        return Gateway(self.inlets, self.requests, self._lanes, self._reader, self._rights).routes()
 
     async def start(self) -> None:
         for name, settings in self._settings.sockets.items():
@@ -80,6 +83,7 @@ class Border:
                 replace(settings, port=port),
                 self._lanes,
                 self._tokens,
+                self._rights,
                 require_tokens=self._require_tokens,
             )
             self._on_note(f"Stream {name} takes lines on {await server.start()}.")

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from headrace.access import Action
 from headrace.errors import DecodeError, HttpError, NotFoundError, RecordError
 from headrace.http.answers import answer_of_error, status_of
 from headrace.http.message import Request, Response
@@ -24,6 +25,7 @@ from headrace.ingest.reader import Positions, Reader
 from headrace.ingest.requests import Noted, Requests, Submission, write_all
 from headrace.log.ack import Ack
 from headrace.log.offsets import Start
+from headrace.log.policy import Rights
 
 LIMIT = 100
 LIMIT_MAX = 10_000
@@ -61,8 +63,11 @@ class About(msgspec.Struct):
 class Gateway:
     """Answers below /streams."""
 
-    def __init__(self, inlets: Mapping[str, Inlet], requests: Requests, lanes: Lanes, reader: Reader) -> None:
+    def __init__(
+        self, inlets: Mapping[str, Inlet], requests: Requests, lanes: Lanes, reader: Reader, rights: Rights
+    ) -> None:
         self._inlets = inlets
+        self._rights = rights
         self._requests = requests
         self._lanes = lanes
         self._reader = reader
@@ -70,22 +75,23 @@ class Gateway:
     def routes(self) -> Routes:
         routes = Routes("streams")
         routes.get("/")(self.all)
-        routes.post("/{name}")(self.post)
-        routes.get("/{name}")(self.read)
-        routes.delete("/{name}/{key}")(self.delete)
-        routes.websocket("/{name}", scope="read")(self.socket)
-        routes.get("/{name}/requests/{key}", scope="write")(self.outcome)
-        routes.websocket("/{name}/requests/{key}", scope="write")(self.outcome_socket)
+        routes.post("/{name}", right="produce")(self.post)
+        routes.get("/{name}", right="consume")(self.read)
+        routes.delete("/{name}/{key}", right="produce")(self.delete)
+        routes.websocket("/{name}", scope="read", right="any")(self.socket)
+        routes.get("/{name}/requests/{key}", scope="write", right="produce")(self.outcome)
+        routes.websocket("/{name}/requests/{key}", scope="write", right="produce")(self.outcome_socket)
         return routes
 
     def _inlet(self, name: str) -> Inlet:
         try:
             return self._inlets[name]
         except KeyError:
-            known = ", ".join(self._inlets) or "none"
-            raise NotFoundError(f"There is no stream {name!r} here.", remedy=f"There are: {known}.") from None
+            raise NotFoundError(
+                f"There is no stream {name!r} here.", remedy="See what there is: /streams"
+            ) from None
 
-    async def all(self) -> list[About]:
+    async def all(self, request: Request) -> list[About]:
         """The streams that can be reached."""
         return [
             About(
@@ -97,6 +103,7 @@ class Gateway:
                 schema=inlet.stream.codec.schema,
             )
             for name, inlet in self._inlets.items()
+            if self._rights.sees(request.user, name)
         ]
 
     # Writing.
@@ -245,9 +252,11 @@ class Gateway:
         inlet = self._inlet(name)
         tasks = []
         if start or cursor:
+            self._use(socket.request, "consume", name)
             positions = await self._positions(name, start, cursor, None, None)
             tasks.append(asyncio.ensure_future(self._follow(socket, inlet, positions)))
-        if mode == "both" and _may_write(socket.request):
+        if mode == "both" and self._may_write(socket.request, name):
+            self._use(socket.request, "produce", name)
             tasks.append(asyncio.ensure_future(self._take(socket, inlet, sender, at)))
         else:
             tasks.append(asyncio.ensure_future(_refuse_all(socket)))
@@ -259,6 +268,16 @@ class Gateway:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _use(self, request: Request, action: Action, name: str) -> None:
+        """Say what a connection does, so that it ends when its user may do so no longer."""
+        self._rights.require(request.user, action, name)
+        request.uses.append((action, name))
+
+    def _may_write(self, request: Request, name: str) -> bool:
+        if not self._rights.may(request.user, "produce", name):
+            return False
+        return request.token is None or not request.token.scopes.isdisjoint({"admin", "write", "write:streams"})
 
     async def _follow(self, socket: WebSocket, inlet: Inlet, positions: Positions) -> None:
         """Whoever does not keep up reads from the log; nothing is kept for them."""
@@ -324,11 +343,9 @@ class _Told:
 
 async def _refuse_all(socket: WebSocket) -> None:
     async for _ in socket:
-        raise HttpError(403, "This WebSocket is for reading only.", remedy="Use a token with the scope write.")
-
-
-def _may_write(request: Request) -> bool:
-    return request.token is None or not request.token.scopes.isdisjoint({"admin", "write", "write:streams"})
+        raise HttpError(
+            403, "This WebSocket is for reading only.", remedy="Use a token that may write, and whose user may."
+        )
 
 
 def _checked(inlet: Inlet, items: list[bytes], key: str | None, id: str, is_batch: bool) -> list[Value]:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from datetime import datetime
 
-from headrace.access import Access, Action, Policy
+from headrace.access import Access, Action, Policy, refusal
 from headrace.clock import Clock, SystemClock
 from headrace.errors import HeadraceError, NotFoundError
 from headrace.log.consumer import Consumer
@@ -105,6 +105,7 @@ class Rights:
         self._on_problem = on_problem or (lambda error: None)
         self._entries: dict[str, PolicyEntry] = {}
         self._known: dict[tuple[str, Action, str], bool] = {}
+        self._told: list[Callable[[], object]] = []
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -155,6 +156,16 @@ class Rights:
     def is_admin(self, user: str) -> bool:
         return not self.is_secure or self.policy.is_admin(user)
 
+    def require(self, user: str, action: Action, stream: str) -> None:
+        """AccessError if this user may not."""
+        if not self.may(user, action, stream):
+            raise refusal(user, action, stream)
+
+    def on_change(self, told: Callable[[], object]) -> Callable[[], None]:
+        """Call this, from a thread of our own, whenever the policy has changed; what is returned ends that."""
+        self._told.append(told)
+        return lambda: self._told.remove(told)
+
     def close(self) -> None:
         self._ended.set()
         if self._thread is not None:
@@ -185,6 +196,8 @@ class Rights:
     def _use(self, entries: dict[str, PolicyEntry]) -> None:
         self.policy = _policy(entries)
         self._known = {}
+        for told in list(self._told):
+            told()
 
 
 def _take(entries: dict[str, PolicyEntry], message: Message[PolicyEntry]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+from headrace.access import OWNER
 from headrace.errors import DefinitionError, HeadraceError, NotFoundError, PortError
 from headrace.http.client import HttpClient
 from headrace.http.message import Request
@@ -25,6 +26,7 @@ from headrace.http.upstream import Upstream
 from headrace.ingest.border import Border
 from headrace.ingest.requests import Requests
 from headrace.log.message import Message
+from headrace.log.policy import Rights
 from headrace.log.site import Site
 from headrace.log.stream import Stream
 from headrace.services.companion import Companion
@@ -70,10 +72,12 @@ class ServiceHost:
         self._on_event = on_event
         self._shown = {table.name: table for table in tables}
         self._tables = dict(self._shown)
+        self._with_topics = {stream.name: stream for stream in streams if stream.has_topics}
         self._homes = _homes(services, self._tables)
         self._opened = OpenTables(site, settings.state / "tables" / app, instance=str(instance))
         self._owners_table = owners_table(lambda: site)
         self._tokens = Tokens(settings.tokens_file)
+        self._rights = Rights(site.settings, on_problem=lambda error: self._report(app, "access", error))
         self._border: Border | None = None
         if streams and settings.gateway.enabled:
             self._add_border(streams)
@@ -97,6 +101,7 @@ class ServiceHost:
             self._settings.gateway,
             streams,
             self._tokens,
+            self._rights,
             instance=self._number,
             require_tokens=self._settings.http.require_tokens,
             on_note=lambda text: self._on_event("note", self._app, text),
@@ -109,12 +114,13 @@ class ServiceHost:
 
     async def start(self) -> None:
         site = self._site
-        tables = list(self._tables.values())
+        tables: list[Any] = [*self._tables.values(), *self._with_topics.values()]
         in_thread = asyncio.get_running_loop().run_in_executor
         own = self._border.tables if self._border else []
         if self._homes:
             own = [*own, self._owners_table]
             tables.append(self._owners_table)
+        await in_thread(None, self._rights.start)
         await in_thread(None, lambda: site.admin().ensure(*own))
         self._partitions = await in_thread(None, lambda: site.admin().partition_counts())
         await self._opened.open(tables, self._on_progress)
@@ -156,6 +162,7 @@ class ServiceHost:
                 mounts,
                 settings=replace(http, port=port),
                 tokens=self._tokens,
+                rights=self._rights,
                 metrics=[self._site.reporter.metrics(name) for name in self._elements()],
                 ready={
                     "tables": self._tables_ready,
@@ -180,11 +187,11 @@ class ServiceHost:
 
     def _own_token(self) -> str:
         """What this instance shows others of its project, where tokens are asked for; made anew at each start."""
-        if not self._tokens.all():
+        if not self._tokens.all() and not self._rights.is_secure:
             return ""
         with contextlib.suppress(NotFoundError):
             self._tokens.remove(self._token_name)
-        return self._tokens.add(self._token_name, ["read"])
+        return self._tokens.add(self._token_name, ["read"], user=OWNER if self._rights.is_secure else "")
 
     @property
     def _token_name(self) -> str:
@@ -195,7 +202,7 @@ class ServiceHost:
 
     def _mounts(self) -> dict[str, Any]:
         """What answers where; sessions' routes are made now, because they need what runs."""
-        tables, changes = table_routes(self._shown)
+        tables, changes = table_routes(self._shown, self._rights)
         own = Routes(self._app)
         for service in self._services:
             own.include(service.routes)
@@ -230,8 +237,9 @@ class ServiceHost:
             )
         )
         self._restored = True
-        if any(table.name in self._shown for table in full):
-            names = ", ".join(table.name for table in full if table.name in self._shown)
+        told = [table.name for table in full if table.name in self._shown or table.name in self._with_topics]
+        if told:
+            names = ", ".join(told)
             self._on_event("restored", self._app, f"{names} in {time.monotonic() - started:.1f} s")
 
     async def _start_service(self, service: Service) -> None:
@@ -406,6 +414,7 @@ class ServiceHost:
         for end in self._end_gauges:
             end()
         await self._opened.close()
+        await asyncio.get_running_loop().run_in_executor(None, self._rights.close)
 
 
 def _homes(services: Sequence[Service], tables: dict[str, Table[Any]]) -> dict[str, Service]:

@@ -17,6 +17,7 @@ from headrace.errors import HttpError, NotFoundError
 from headrace.http.message import Event, Request, Response
 from headrace.http.routes import Routes
 from headrace.http.websocket import WebSocket
+from headrace.log.policy import Rights
 from headrace.records import Record
 from headrace.tables._layout import stored_key
 from headrace.tables.copy import Copy
@@ -64,34 +65,36 @@ class Change(msgspec.Struct):
     at: datetime
 
 
-def table_routes(tables: Mapping[str, Table[Any]]) -> tuple[Routes, Routes]:
+def table_routes(tables: Mapping[str, Table[Any]], rights: Rights) -> tuple[Routes, Routes]:
     """What answers below /tables and below /changes."""
-    served = _Served(tables)
+    served = _Served(tables, rights)
     routes, changes = Routes("tables"), Routes("changes")
     routes.get("/")(served.all)
-    routes.get("/{name}")(served.range)
-    routes.get("/{name}/{key}")(served.one)
-    routes.get("/{name}/{key}/history")(served.history)
-    changes.sse("/{name}")(served.events)
-    changes.websocket("/{name}", scope="read")(served.socket)
+    routes.get("/{name}", right="consume")(served.range)
+    routes.get("/{name}/{key}", right="consume")(served.one)
+    routes.get("/{name}/{key}/history", right="consume")(served.history)
+    changes.sse("/{name}", right="consume")(served.events)
+    changes.websocket("/{name}", scope="read", right="consume")(served.socket)
     return routes, changes
 
 
 class _Served:
-    def __init__(self, tables: Mapping[str, Table[Any]]) -> None:
+    def __init__(self, tables: Mapping[str, Table[Any]], rights: Rights) -> None:
         self._tables = tables
+        self._rights = rights
 
     def _table(self, name: str) -> Table[Any]:
         try:
             return self._tables[name]
         except KeyError:
-            known = ", ".join(self._tables) or "none"
-            raise NotFoundError(f"There is no table {name!r}.", remedy=f"There are: {known}.") from None
+            raise NotFoundError(f"There is no table {name!r}.", remedy="See what there is: /tables") from None
 
-    async def all(self) -> list[TableState]:
+    async def all(self, request: Request) -> list[TableState]:
         """The tables of this app, and how far they are here."""
         found = []
         for name, table in self._tables.items():
+            if not self._rights.may(request.user, "consume", name):
+                continue
             copy = table.local
             found.append(
                 TableState(

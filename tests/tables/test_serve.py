@@ -16,6 +16,7 @@ from websockets.asyncio.client import connect
 import headrace as hr
 from headrace.http.client import Answer, HttpClient
 from headrace.http.server import HttpServer
+from headrace.log.policy import Rights
 from headrace.settings import HttpSettings
 from headrace.tables.opened import OpenTables
 from headrace.tables.serve import table_routes
@@ -60,7 +61,7 @@ class Served:
 @asynccontextmanager
 async def serving(*tables: Table[Any]) -> AsyncIterator[Served]:
     errors: list[BaseException] = []
-    routes, changes = table_routes({table.name: table for table in tables})
+    routes, changes = table_routes({table.name: table for table in tables}, Rights(tables[0]._site().settings))
     server = HttpServer(
         {"/tables": routes, "/changes": changes},
         settings=HttpSettings(port=0),
