@@ -42,6 +42,7 @@ _SPARK_KEYS = ("master", "memory", "checkpoints")
 _HTTP_KEYS = (
     "host", "port", "names", "max_body", "max_connections", "max_requests", "rate",
     "head_timeout", "body_timeout", "idle_timeout", "handler_timeout", "require_tokens",
+    "certificate", "key", "behind_proxy",
 )  # fmt: skip
 _CONSOLE_KEYS = ("enabled", "read_only")
 _GATEWAY_KEYS = ("enabled", "streams", "sockets", "directories")
@@ -158,7 +159,10 @@ class SparkSettings:
 
 @dataclass(frozen=True)
 class HttpSettings:
-    """Where HTTP servers listen, and the limits that protect them; a `rate` of 0 is no limit."""
+    """Where HTTP servers listen, and the limits that protect them; a `rate` of 0 is no limit.
+
+    With `certificate` and `key` they speak TLS; `behind_proxy` says that a proxy before them does.
+    """
 
     host: str = "127.0.0.1"
     port: int = 8080
@@ -172,6 +176,14 @@ class HttpSettings:
     idle_timeout_s: float = 60.0
     handler_timeout_s: float = 30.0
     require_tokens: bool = False
+    certificate: Path | None = None
+    key: Path | None = None
+    behind_proxy: bool = False
+
+    @property
+    def asks_tokens(self) -> bool:
+        """Whether tokens are needed on loopback too: if that is set, or a proxy brings others here."""
+        return self.require_tokens or self.behind_proxy
 
 
 @dataclass(frozen=True)
@@ -234,6 +246,11 @@ class Settings:
     def models_folder(self) -> Path:
         """Holds the files of models; on several machines, a folder that they share."""
         return self.models or self.state / "models"
+
+    @property
+    def tls_folder(self) -> Path:
+        """Holds the project's own authority, and the certificate that it vouches for."""
+        return self.state / "tls"
 
     @property
     def tokens_file(self) -> Path:
@@ -304,7 +321,7 @@ def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) 
         lake=_place(environ.get("HEADRACE_LAKE") or _text(table, "lake") or "lake", root),
         models=root / Path(models).expanduser() if models else None,
         spark=_read_spark(table.get("spark", {}), root, environ),
-        http=_read_http(table.get("http", {}), environ),
+        http=_read_http(table.get("http", {}), root, environ),
         gateway=_read_gateway(table.get("gateway", {}), root),
         console=_read_console(table.get("console", {}), environ),
     )
@@ -465,7 +482,7 @@ def _read_spark(body: Any, root: Path, environ: Mapping[str, str]) -> SparkSetti
     )
 
 
-def _read_http(body: Any, environ: Mapping[str, str]) -> HttpSettings:
+def _read_http(body: Any, root: Path, environ: Mapping[str, str]) -> HttpSettings:
     if not isinstance(body, dict):
         raise SettingsError(f"'http' in {FILE} is not a table.", remedy="Write [http].")
     _refuse_unknown(body, _HTTP_KEYS, "http")
@@ -488,9 +505,16 @@ def _read_http(body: Any, environ: Mapping[str, str]) -> HttpSettings:
         raise SettingsError(
             f"http.rate is {rate!r}; it is requests a second, 0 for no limit.", remedy="Correct it."
         )
-    require_tokens = body.get("require_tokens", False)
-    if type(require_tokens) is not bool:
-        raise SettingsError(f"http.require_tokens is {require_tokens!r}.", remedy="Write true or false.")
+    for flag in ("require_tokens", "behind_proxy"):
+        if type(body.get(flag, False)) is not bool:
+            raise SettingsError(f"http.{flag} is {body[flag]!r}.", remedy="Write true or false.")
+    certificate, key = _text(body, "certificate"), _text(body, "key")
+    if bool(certificate) != bool(key):
+        there, missing = ("certificate", "key") if certificate else ("key", "certificate")
+        raise SettingsError(
+            f"[http] has a {there}, and no {missing}.",
+            remedy="Name both; headrace certificate make NAME makes them.",
+        )
     try:
         max_body_bytes = size_bytes(body.get("max_body", default.max_body_bytes))
     except ValueError as error:
@@ -507,7 +531,10 @@ def _read_http(body: Any, environ: Mapping[str, str]) -> HttpSettings:
         body_timeout_s=_seconds(body, "body_timeout", default.body_timeout_s),
         idle_timeout_s=_seconds(body, "idle_timeout", default.idle_timeout_s),
         handler_timeout_s=_seconds(body, "handler_timeout", default.handler_timeout_s),
-        require_tokens=require_tokens,
+        require_tokens=body.get("require_tokens", False),
+        certificate=root / Path(certificate).expanduser() if certificate else None,
+        key=root / Path(key).expanduser() if key else None,
+        behind_proxy=body.get("behind_proxy", False),
     )
 
 

@@ -17,7 +17,8 @@ MIDDLE = {"tables", "stores", "links", "ingest", "pipelines"}
 ALLOWED: dict[str, set[str]] = {
     **dict.fromkeys(BASE, BASE),
     "log": BASE | {"log"},
-    "http": BASE,
+    # Certificates are read and checked in one place, `substrate.certificates`, for brokers and for servers.
+    "http": BASE | {"substrate"},
     **{name: BASE | {"log", "http"} | MIDDLE for name in MIDDLE},
     # Spark is a process like the broker: Java, jars, files and locks are the substrate's. Tables need the locks.
     "pipelines": BASE | {"log", "http", "substrate"} | MIDDLE,

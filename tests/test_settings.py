@@ -97,6 +97,14 @@ def test_http_settings_in_a_file_are_read(tmp_path: Path) -> None:
     assert read(tmp_path).http == HttpSettings()
 
 
+def test_certificate_of_http_is_in_the_projects_folder_or_elsewhere(tmp_path: Path) -> None:
+    text = '[http]\ncertificate = ".headrace/tls/server.pem"\nkey = "/etc/server.key"\nbehind_proxy = true'
+    settings = read(tmp_path, text)
+    http = settings.http
+    assert (http.certificate, http.key) == (settings.tls_folder / "server.pem", Path("/etc/server.key"))
+    assert (http.behind_proxy, http.asks_tokens, HttpSettings().asks_tokens) == (True, True, False)
+
+
 def test_http_address_in_the_environment_wins_over_the_file(tmp_path: Path) -> None:
     text = '[http]\nhost = "::1"\nport = 1234'
     http = read(tmp_path, text, HEADRACE_HTTP_HOST="0.0.0.0", HEADRACE_HTTP_PORT="0").http
@@ -265,6 +273,9 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
         ("[http]\nmax_requests = 0", r"http.max_requests is 0; it is a number from 1"),
         ('[http]\nhead_timeout = "soon"', r"http.head_timeout: 'soon' is not a duration"),
         ("[http]\nrequire_tokens = 1", r"http.require_tokens is 1"),
+        ('[http]\nbehind_proxy = "yes"', r"http.behind_proxy is 'yes'"),
+        ('[http]\ncertificate = "a.pem"', r"\[http\] has a certificate, and no key. Name both"),
+        ('[http]\nkey = "a.key"', r"\[http\] has a key, and no certificate"),
         ("console = 1", r"'console' in headrace.toml is not a table"),
         (
             "[console]\nport = 1",

@@ -67,7 +67,7 @@ def show(context: typer.Context, output: Output = Format.TEXT) -> None:
 
 
 def _authority(settings: Settings) -> Authority:
-    return Authority(settings.state / "tls")
+    return Authority(settings.tls_folder)
 
 
 def _fields(found: Certificate) -> dict[str, Any]:

@@ -6,9 +6,12 @@ Not for the world at large: no redirects, no compression, no chunked answers lon
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from headrace.http.tls import Trust
 
 _KEPT = 32  # idle connections to one address
 _TIMEOUT_S = 10.0
@@ -25,10 +28,14 @@ class Answer(NamedTuple):
 
 
 class HttpClient:
-    """Keeps connections open for the next question. For one event loop."""
+    """Keeps connections open for the next question. For one event loop.
 
-    def __init__(self, *, token: str = "") -> None:
+    Servers at `https://…` are believed as `trust` says; without it, as the system does.
+    """
+
+    def __init__(self, *, token: str = "", trust: Trust | None = None) -> None:
         self._token = token
+        self._trust = trust or Trust()
         self._idle: dict[str, list[_Connection]] = {}
 
     async def ask(
@@ -52,12 +59,12 @@ class HttpClient:
                 try:
                     return await self._exchange(address, connection, method, path, headers or {}, body)
                 except (EOFError, ConnectionError) as error:
-                    connection[1].close()
+                    _end(connection)
                     # Something half answered may have had its effect: then only reading is asked again.
                     if not kept or (method != "GET" and getattr(error, "partial", None)):
                         raise
                 except BaseException:
-                    connection[1].close()
+                    _end(connection)
                     raise
 
     async def _connect(self, address: str) -> tuple[_Connection, bool]:
@@ -66,9 +73,16 @@ class HttpClient:
             connection = idle.pop()
             if not connection[0].at_eof():
                 return connection, True
-            connection[1].close()
+            _end(connection)
         parts = urlsplit(address)
-        return await asyncio.open_connection(parts.hostname, parts.port), False
+        if parts.scheme != "https":
+            return await asyncio.open_connection(parts.hostname, parts.port or 80), False
+        context = self._trust.context_for(parts.hostname or "")
+        try:
+            return await asyncio.open_connection(parts.hostname, parts.port or 443, ssl=context), False
+        except ssl.SSLCertVerificationError as error:
+            why = error.verify_message.rstrip(".")
+            raise ConnectionError(f"the certificate of {address} is not to be believed: {why}") from None
 
     async def _exchange(
         self,
@@ -99,7 +113,7 @@ class HttpClient:
         if found.get("connection", "").lower() != "close" and len(idle) < _KEPT:
             idle.append(connection)
         else:
-            writer.close()
+            _end(connection)
         return Answer(status, found, content)
 
     async def _body(self, reader: asyncio.StreamReader, headers: Mapping[str, str], status: int) -> bytes:
@@ -116,6 +130,15 @@ class HttpClient:
 
     async def close(self) -> None:
         for connections in self._idle.values():
-            for _, writer in connections:
-                writer.close()
+            for connection in connections:
+                _end(connection)
         self._idle.clear()
+
+
+def _end(connection: _Connection) -> None:
+    """Close at once: there is nothing more to come, so TLS need not wait for the other side's goodbye."""
+    writer = connection[1]
+    if writer.get_extra_info("ssl_object") is None:
+        writer.close()
+    else:
+        writer.transport.abort()

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from headrace.errors import BusyError, HeadraceError, HttpError
 from headrace.http.answers import STATUS_LINES, Answer, answer_of, answer_of_error
@@ -24,9 +25,13 @@ _CANCELLED_WHEN_LOST = frozenset({"GET", "HEAD"})
 class Connection(Receiver):
     """Has requests answered one after the other, with one write each, and closes when that is due."""
 
+    on_made: Callable[[Connection], None] | None = None  # told when it can be spoken through
+
     # The transport's side.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if self.on_made is not None:
+            self.on_made(self)
         is_full = len(self.connections) >= self.gate.settings.max_connections
         super().connection_made(transport)
         self._address = self.client[0] if self.client else ""
@@ -109,6 +114,8 @@ class Connection(Receiver):
                 answer = await send_events(self, request)
             else:
                 answer = answer_of(await route.function(*route.bind(request)))
+                if request.uses and request.method != "POST":  # it may have waited, and its user may no longer
+                    gate.check_rights(request)
         except asyncio.CancelledError as error:
             if request.expired:
                 answer = answer_of_error(gate.late(), 503)
@@ -171,8 +178,9 @@ class Connection(Receiver):
         self._waiting.clear()
         if self.transport.is_closing():
             return
-        if self._deaf and self.transport.can_write_eof():
-            self.transport.write_eof()
+        if self._deaf:
+            if self.transport.can_write_eof():
+                self.transport.write_eof()  # TLS has no such half: there, the answer's length tells its end
             self.flow.resume_reading()
             self._arm(_LINGER_S)
         else:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import ipaddress
 import socket
+import time
+import weakref
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
 
 import psutil
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
+from headrace.access import Decides
 from headrace.errors import PortError, RunningError, SettingsError
 from headrace.http.builtin import Check, builtin_routes
 from headrace.http.connection import Connection
@@ -20,6 +25,7 @@ from headrace.http.gate import Gate, OnError
 from headrace.http.openapi import describe
 from headrace.http.router import Router
 from headrace.http.routes import Routes
+from headrace.http.tls import SHUTDOWN_S, Shown, check_reach, shown_by
 from headrace.http.tokens import Tokens
 from headrace.http.upstream import Upstream
 from headrace.http.websocket import serve_socket
@@ -27,6 +33,8 @@ from headrace.metrics import Metrics
 from headrace.settings import HttpSettings
 
 _BACKLOG = 1024
+_HANDSHAKES_S = 0.5  # what a stop waits for those who are about to say what they want
+_DAY_S = 86_400
 
 
 class HttpServer:
@@ -41,6 +49,7 @@ class HttpServer:
         *,
         settings: HttpSettings | None = None,
         tokens: Tokens | None = None,
+        rights: Decides | None = None,
         metrics: Sequence[Metrics] = (),
         ready: Mapping[str, Check] | None = None,
         on_error: OnError | None = None,
@@ -50,12 +59,15 @@ class HttpServer:
         self.address = ""
         self.port = 0
         self._tokens = tokens
+        self._rights = rights
         self._metrics = metrics or [Metrics("headrace", "http")]
         self._on_error = on_error
         self._gate: Gate | None = None
         self._state = ServerState()
         self._servers: list[asyncio.AbstractServer] = []
         self._sockets: list[socket.socket] = []
+        self._tls: Shown | None = None
+        self._greeted: weakref.WeakSet[Connection] = weakref.WeakSet()  # accepted, TLS not agreed upon yet
         mounted = {"/": mounts} if isinstance(mounts, Routes) else dict(mounts)
         own = builtin_routes(
             ready=ready or {},
@@ -76,37 +88,54 @@ class HttpServer:
         )
 
     async def start(self) -> str:
-        """Listen, and give the address: `http://127.0.0.1:8080`.
+        """Listen, and give the address: `http://127.0.0.1:8080`, or `https://…` with a certificate.
 
-        PortError names who holds a taken port; SettingsError if others could reach it and there is no token.
+        PortError names who holds a taken port; SettingsError if others could reach it and there is no token or no
+        certificate, and if the certificate cannot be used.
         """
         if self._gate is not None:
             raise RunningError("The server is running already.", remedy="Stop it first.")
         host, port = self.settings.host, self.settings.port
         addresses = await _resolve(host, port)
         is_local = all(ipaddress.ip_address(address[0]).is_loopback for _, address in addresses)
+        check_reach(self.settings, "this server", host, is_local=is_local)
         tokens = self._needed_tokens(is_local)
+        tls = self._tls = shown_by(self.settings)
         self._sockets = _listen(addresses, host, port)
         self.port = self._sockets[0].getsockname()[1]
-        self.address = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+        scheme = "https" if tls else "http"
+        self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
         gate = self._gate = Gate(
             self.settings,
             self._router,
             self._metrics[0],
             tokens=tokens,
+            rights=self._rights,
             is_local=is_local,
             on_error=self._on_error,
             of_groups={each.element: each for each in self._metrics if each is not self._metrics[0]},
         )
         gate.show_connections(lambda: len(self._state.connections))
+        if tls is not None:
+            self._end_gauge = self._metrics[0].gauge(
+                "http_certificate_days", lambda: (tls.ends.timestamp() - time.time()) / _DAY_S
+            )
         config = _uvicorn(self.settings)
         loop = asyncio.get_running_loop()
-        self._accept = lambda: Connection(gate, config, self._state, loop)
+
+        def accept() -> Connection:
+            connection = Connection(gate, config, self._state, loop)
+            if tls is not None:
+                self._greeted.add(connection)
+                connection.on_made = self._greeted.discard
+            return connection
+
+        self._accept = accept
         for each in self._sockets:
             # The loop gets a copy to close: what only the kernel has accepted is then still ours to take in.
             copy = each.dup()
             copy.setblocking(False)
-            self._servers.append(await loop.create_server(self._accept, sock=copy, backlog=_BACKLOG))
+            self._servers.append(await loop.create_server(accept, sock=copy, backlog=_BACKLOG, **self._speaking()))
         return self.address
 
     async def stop(self, grace_s: float = 10.0) -> None:
@@ -130,9 +159,21 @@ class HttpServer:
         if left:
             await asyncio.wait(left, timeout=1.0)
         gate.close()
+        if self._tls is not None:
+            self._end_gauge()
         self._gate = None
         if self._router.upstream is not None:
             await self._router.upstream.close()
+
+    def _speaking(self) -> dict[str, Any]:
+        """How the loop is to speak to clients."""
+        if self._tls is None:
+            return {}
+        return {
+            "ssl": self._tls.context,
+            "ssl_handshake_timeout": self.settings.head_timeout_s,
+            "ssl_shutdown_timeout": SHUTDOWN_S,
+        }
 
     async def _quiet(self, grace_s: float) -> None:
         """Wait until all connections are closed and all tasks done, but no longer than the grace."""
@@ -144,9 +185,13 @@ class HttpServer:
 
     def _needed_tokens(self, is_local: bool) -> Tokens | None:
         """The tokens, where they are to be asked for."""
+        if self._rights is not None and self._rights.is_secure:
+            return self._tokens  # there may be one later
         has_some = self._tokens is not None and bool(self._tokens.all())
-        if not has_some and (not is_local or self.settings.require_tokens):
-            why = "http.require_tokens is set" if is_local else f"Others can reach {self.settings.host!r}"
+        if not has_some and (not is_local or self.settings.asks_tokens):
+            why = f"Others can reach {self.settings.host!r}"
+            if is_local:
+                why = f"http.{'require_tokens' if self.settings.require_tokens else 'behind_proxy'} is set"
             raise SettingsError(
                 f"{why}, and there is no token.", remedy="Make one with: headrace token add NAME --scope read"
             )
@@ -158,16 +203,23 @@ class HttpServer:
             server.close()
         self._servers = []
         loop = asyncio.get_running_loop()
+        accepted: list[socket.socket] = []
         for each in self._sockets:
             each.setblocking(False)
             try:
                 while True:
-                    accepted, _ = each.accept()
-                    accepted.setblocking(False)
-                    await loop.connect_accepted_socket(self._accept, accepted)
+                    accepted.append(each.accept()[0])
+                    accepted[-1].setblocking(False)
             except OSError:
                 each.close()
         self._sockets = []
+        taking = [loop.connect_accepted_socket(self._accept, each, **self._speaking()) for each in accepted]
+        deadline = loop.time() + _HANDSHAKES_S
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                await asyncio.gather(*taking, return_exceptions=True)
+        while self._greeted and loop.time() < deadline:  # noqa: ASYNC110 - a set that others change
+            await asyncio.sleep(0.01)
 
 
 def _uvicorn(settings: HttpSettings) -> Config:

@@ -14,6 +14,7 @@ from headrace.http.tokens import Token, Tokens
 from headrace.ingest.gateway import SENDER_NAME
 from headrace.ingest.inlet import Inlet, Sender
 from headrace.ingest.lane import Lane, Lanes
+from headrace.log.policy import Rights
 from headrace.settings import SocketSettings
 
 _CHUNK = 65_536
@@ -29,13 +30,21 @@ class SocketServer:
     """One port for one stream."""
 
     def __init__(
-        self, inlet: Inlet, settings: SocketSettings, lanes: Lanes, tokens: Tokens, *, require_tokens: bool
+        self,
+        inlet: Inlet,
+        settings: SocketSettings,
+        lanes: Lanes,
+        tokens: Tokens,
+        rights: Rights,
+        *,
+        require_tokens: bool,
     ) -> None:
         self.inlet = inlet
         self._settings = settings
         self._lanes = lanes
         self._tokens = tokens
-        self._require_tokens = require_tokens or not _is_loopback(settings.host)
+        self._rights = rights
+        self._require_tokens = require_tokens or rights.is_secure or not _is_loopback(settings.host)
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.port = 0
@@ -94,10 +103,14 @@ class SocketServer:
         token = self._tokens.find(text) if text else None
         if token is None or token.scopes.isdisjoint(_WRITES):
             raise HttpError(401, "A token with the scope write is needed: SENDER <name> <token>.")
+        self._rights.require(token.user, "produce", self.inlet.stream.name)
         return token
 
     def is_still_good(self, token: Token | None) -> bool:
-        return token is None or self._tokens.still(token) is not None
+        if token is None:
+            return True
+        may = self._rights.may(token.user, "produce", self.inlet.stream.name)
+        return may and self._tokens.still(token) is not None
 
     @property
     def needs_sender(self) -> bool:

@@ -88,7 +88,7 @@ def test_host_that_is_not_here_is_refused(serve: Serve, tmp_path: Path, host: st
     tokens = Tokens(tmp_path / "tokens.json")
     tokens.add("ann", ["read"])
     with pytest.raises(SettingsError, match=says):
-        serve(routes, host=host, tokens=tokens)
+        serve(routes, host=host, tokens=tokens, behind_proxy=True)
 
 
 def test_server_started_twice_is_refused_and_one_stopped_starts_again(serve: Serve) -> None:

@@ -266,7 +266,10 @@ def test_server_on_loopback_without_tokens_lets_everyone_in(serve: Serve, tokens
     assert serve(routes).ask("GET", "/who", token="anything").json == ""
 
 
-@pytest.mark.parametrize("options", [{"host": "0.0.0.0"}, {"host": "::"}, {"require_tokens": True}])
+@pytest.mark.parametrize(
+    "options",
+    [{"host": "0.0.0.0", "behind_proxy": True}, {"host": "::", "behind_proxy": True}, {"require_tokens": True}],
+)
 def test_server_that_needs_a_token_does_not_start_without_one(
     serve: Serve, tokens: Tokens, options: dict[str, object]
 ) -> None:
