@@ -57,7 +57,7 @@ async def run(app: App, asked: dict[str, Any]) -> None:
         say("ready")
 
     if behind:
-        await serve(app, host="127.0.0.1", port=behind, stop=stop, on_ready=ready)
+        await serve(app, host="127.0.0.1", port=behind, stop=stop, on_ready=ready, behind=True)
     else:
         usual = http.port == HttpSettings().port  # nobody asked for it: another will do
         await serve(app, host=http.host, port=http.port, stop=stop, on_ready=ready, or_free=usual)

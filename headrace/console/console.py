@@ -16,6 +16,7 @@ from headrace.console.guard import ACT, ENDED, Visitor, why_not_in
 from headrace.console.watch import Watch
 from headrace.errors import AccessError, HeadraceError
 from headrace.http.client import Answer, HttpClient
+from headrace.http.tls import trust_of
 from headrace.http.tokens import Token, Tokens
 from headrace.log.policy import Rights
 from headrace.log.site import Site
@@ -48,7 +49,7 @@ class Console:
         self.rights = rights or Rights(app.site.settings)
         self._tokens = tokens
         self._read_only = read_only
-        self._http = HttpClient(token=token)
+        self._http = HttpClient(token=token, trust=trust_of(app.settings.http))
 
     @property
     def site(self) -> Site:

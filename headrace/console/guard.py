@@ -127,8 +127,10 @@ class Guard:
         badges: Badges,
         names: frozenset[str] | None,
         rights: Rights | None = None,
+        secure: bool = False,
     ) -> None:
         self.app = app
+        self._secure = secure  # visitors come over TLS, and their cookies go no other way
         self._tokens = tokens  # None: nobody is asked for one
         self._rights = rights
         self._badges = badges
@@ -151,7 +153,7 @@ class Guard:
             await self._log_in(scope, headers, receive, send)
             return
         if path == LOGOUT:
-            await _go(send, LOGIN if self._tokens is not None else "/", _cookie("", headers, lasts_s=0))
+            await _go(send, LOGIN if self._tokens is not None else "/", self._cookie("", headers, lasts_s=0))
             return
         visitor = self._visitor(headers)
         if visitor is None:
@@ -234,6 +236,10 @@ class Guard:
             if waiting is not None:
                 waiting.cancel()
 
+    def _cookie(self, badge: str, headers: dict[bytes, bytes], *, lasts_s: int) -> bytes:
+        secure = "; Secure" if self._secure or headers.get(b"x-forwarded-proto") == b"https" else ""
+        return f"{COOKIE}={badge}; Max-Age={lasts_s}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
+
     async def _pass(self, scope: Scope, receive: Any, send: Any) -> None:
         """Hand it on; a page's own scripts are named in its policy, so that no other script in it would run."""
         if not scope["path"].startswith("/_nicegui"):
@@ -277,7 +283,7 @@ class Guard:
             if token is not None:
                 problem = why_not_in(token, self._rights)
             if token is not None and not problem:
-                await _go(send, to, _cookie(self._badges.make(token, time.time()), headers, lasts_s=LASTS_S))
+                await _go(send, to, self._cookie(self._badges.make(token, time.time()), headers, lasts_s=LASTS_S))
                 return
         page = self._login.replace("{problem}", escape(problem)).replace("{to}", quote(to, safe="")).encode()
         status = 401 if problem and scope["method"] == "POST" else 200
@@ -316,11 +322,6 @@ def _read_cookie(headers: dict[bytes, bytes]) -> str:
     except CookieError:
         return ""
     return found.value if found is not None else ""
-
-
-def _cookie(badge: str, headers: dict[bytes, bytes], *, lasts_s: int) -> bytes:
-    secure = "; Secure" if headers.get(b"x-forwarded-proto") == b"https" else ""
-    return f"{COOKIE}={badge}; Max-Age={lasts_s}; Path=/; HttpOnly; SameSite=Strict{secure}".encode()
 
 
 async def _body(receive: Any) -> bytes:

@@ -19,6 +19,7 @@ from headrace.console import frame
 from headrace.console.console import LOGGER, Console
 from headrace.console.guard import Badges, Guard, allowed_names, load_key
 from headrace.errors import HeadraceError, NotFoundError, PortError, SettingsError
+from headrace.http.tls import check_reach, shown_by
 from headrace.http.tokens import Tokens
 from headrace.log.policy import Rights
 from headrace.substrate import _ports
@@ -46,8 +47,11 @@ async def serve(
     stop: asyncio.Event,
     on_ready: Callable[[str], None],
     or_free: bool = False,
+    behind: bool = False,
 ) -> None:
     """Serve the pages of an app until `stop`; if the port is taken, on a free one or, unless `or_free`, PortError.
+
+    `behind` the services, which speak TLS where that is to be spoken, it answers them alone.
 
     Tokens are asked for as they are by the services: if there are any. Beyond loopback there must be; on a secure
     site nobody is let in until there is one.
@@ -58,13 +62,17 @@ async def serve(
     asked = rights.is_secure or bool(tokens.all())
     # Behind the services, it is reached where they are.
     is_local = _is_loopback(host) and _is_loopback(settings.http.host)
+    tls = None
+    if not behind:
+        check_reach(settings.http, "the console", host, is_local=is_local)
+        tls = shown_by(settings.http)
     try:
         listening = _listen(host, port)
     except PortError:
         if not or_free:
             raise
         listening = _listen(host, 0)
-    if not asked and (not is_local or settings.http.require_tokens):
+    if not asked and (not is_local or settings.http.asks_tokens):
         raise SettingsError(
             "Others can reach the console, or http.require_tokens is set, and there is no token.",
             remedy="Make one with: headrace token add NAME --scope read --scope operate",
@@ -93,7 +101,8 @@ async def serve(
     )
     badges = Badges(load_key(settings.state / "console.key"), tokens)
     names = allowed_names(settings.http.names, is_local=is_local)
-    guard = Guard(api, tokens=tokens if asked else None, badges=badges, names=names, rights=rights)
+    secure = settings.http.certificate is not None or settings.http.behind_proxy
+    guard = Guard(api, tokens=tokens if asked else None, badges=badges, names=names, rights=rights, secure=secure)
     server = _Server(
         uvicorn.Config(
             guard,
@@ -104,6 +113,7 @@ async def serve(
             lifespan="on",
             ws="websockets-sansio",
             timeout_graceful_shutdown=STOP_S,
+            ssl_context_factory=(lambda *_: tls.context) if tls is not None else None,
         )
     )
     console.watch.start()
@@ -114,7 +124,7 @@ async def serve(
             await asyncio.sleep(0.02)
         if server.started:
             shown = f"[{host}]" if ":" in host else host
-            on_ready(f"http://{shown}:{listening.getsockname()[1]}")
+            on_ready(f"{'https' if tls else 'http'}://{shown}:{listening.getsockname()[1]}")
         await asyncio.wait([serving, stopping], return_when=asyncio.FIRST_COMPLETED)
     finally:
         server.should_exit = True

@@ -11,7 +11,6 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
-from typing import Any
 
 import psutil
 from uvicorn.config import Config
@@ -25,7 +24,7 @@ from headrace.http.gate import Gate, OnError
 from headrace.http.openapi import describe
 from headrace.http.router import Router
 from headrace.http.routes import Routes
-from headrace.http.tls import SHUTDOWN_S, Shown, check_reach, shown_by
+from headrace.http.tls import Shown, check_reach, shown_by, speaking
 from headrace.http.tokens import Tokens
 from headrace.http.upstream import Upstream
 from headrace.http.websocket import serve_socket
@@ -101,6 +100,7 @@ class HttpServer:
         check_reach(self.settings, "this server", host, is_local=is_local)
         tokens = self._needed_tokens(is_local)
         tls = self._tls = shown_by(self.settings)
+        self._spoken = speaking(self.settings, tls)
         self._sockets = _listen(addresses, host, port)
         self.port = self._sockets[0].getsockname()[1]
         scheme = "https" if tls else "http"
@@ -135,7 +135,7 @@ class HttpServer:
             # The loop gets a copy to close: what only the kernel has accepted is then still ours to take in.
             copy = each.dup()
             copy.setblocking(False)
-            self._servers.append(await loop.create_server(accept, sock=copy, backlog=_BACKLOG, **self._speaking()))
+            self._servers.append(await loop.create_server(accept, sock=copy, backlog=_BACKLOG, **self._spoken))
         return self.address
 
     async def stop(self, grace_s: float = 10.0) -> None:
@@ -164,16 +164,6 @@ class HttpServer:
         self._gate = None
         if self._router.upstream is not None:
             await self._router.upstream.close()
-
-    def _speaking(self) -> dict[str, Any]:
-        """How the loop is to speak to clients."""
-        if self._tls is None:
-            return {}
-        return {
-            "ssl": self._tls.context,
-            "ssl_handshake_timeout": self.settings.head_timeout_s,
-            "ssl_shutdown_timeout": SHUTDOWN_S,
-        }
 
     async def _quiet(self, grace_s: float) -> None:
         """Wait until all connections are closed and all tasks done, but no longer than the grace."""
@@ -213,7 +203,7 @@ class HttpServer:
             except OSError:
                 each.close()
         self._sockets = []
-        taking = [loop.connect_accepted_socket(self._accept, each, **self._speaking()) for each in accepted]
+        taking = [loop.connect_accepted_socket(self._accept, each, **self._spoken) for each in accepted]
         deadline = loop.time() + _HANDSHAKES_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):

@@ -15,7 +15,7 @@ from headrace.settings import HttpSettings
 from headrace.substrate.certificates import load_pair, read_certificate
 
 LOGGER = logging.getLogger("headrace.http")
-SHUTDOWN_S = 2.0  # how long the other side may take to say goodbye
+_SHUTDOWN_S = 2.0  # how long the other side may take to say goodbye
 _CHECK_EVERY_S = 1.0
 
 
@@ -63,6 +63,18 @@ def shown_by(settings: HttpSettings) -> Shown | None:
     if settings.certificate is None or settings.key is None:
         return None
     return Shown(settings.certificate, settings.key)
+
+
+def speaking(settings: HttpSettings, shown: Shown | None = None) -> dict[str, Any]:
+    """The options with which a loop's server speaks to clients; `shown` is what it shows, if that is known."""
+    shown = shown or shown_by(settings)
+    if shown is None:
+        return {}
+    return {
+        "ssl": shown.context,
+        "ssl_handshake_timeout": settings.head_timeout_s,
+        "ssl_shutdown_timeout": _SHUTDOWN_S,
+    }
 
 
 def check_reach(settings: HttpSettings, what: str, host: str, *, is_local: bool) -> None:

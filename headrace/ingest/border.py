@@ -20,7 +20,7 @@ from headrace.ingest.sockets import SocketServer
 from headrace.log.policy import Rights
 from headrace.log.site import Site
 from headrace.log.stream import Stream
-from headrace.settings import GatewaySettings
+from headrace.settings import GatewaySettings, HttpSettings
 from headrace.tables.owners import Owners
 from headrace.tables.table import Table
 
@@ -39,7 +39,7 @@ class Border:
         rights: Rights,
         *,
         instance: int,
-        require_tokens: bool,
+        http: HttpSettings,
         on_note: Callable[[str], None],
     ) -> None:
         self._site = site
@@ -47,7 +47,7 @@ class Border:
         self._tokens = tokens
         self._rights = rights
         self._instance = instance
-        self._require_tokens = require_tokens
+        self._http = http
         self._on_note = on_note
         self._producers = Producers(site)
         self.inlets = {each.name: Inlet(each, self._producers, site.app) for each in _chosen(streams, settings)}
@@ -84,7 +84,7 @@ class Border:
                 self._lanes,
                 self._tokens,
                 self._rights,
-                require_tokens=self._require_tokens,
+                http=self._http,
             )
             self._on_note(f"Stream {name} takes lines on {await server.start()}.")
             self.sockets.append(server)

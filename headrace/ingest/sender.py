@@ -9,6 +9,7 @@ import contextlib
 import json
 import secrets
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -19,9 +20,11 @@ from typing import Any
 import msgspec
 
 from headrace.errors import BufferFullError, HttpError, UnavailableError
+from headrace.ingest._secured import SecuredSocket
 
 _RETRY_S = 0.05
 _RETRY_MAX_S = 5.0
+_Connection = socket.socket | SecuredSocket
 
 
 class Sender:
@@ -29,8 +32,10 @@ class Sender:
 
     Delivery: each record is in the log once, as long as this object lives; `flush` returns when all are.
     Ordering: as sent. Threads: `send` from any; it blocks while `keep` records are not acknowledged, or raises
-    after `timeout_s`. On failure: it tries again, for as long as it takes; a refusal (a bad token) is raised by
-    the next call.
+    after `timeout_s`. On failure: it tries again, for as long as it takes; a refusal (a bad token, a gateway whose
+    certificate is not to be believed) is raised by the next call.
+
+    A gateway that speaks TLS needs `tls`: `ssl.create_default_context(cafile="authority.pem")`.
     """
 
     def __init__(
@@ -40,6 +45,7 @@ class Sender:
         *,
         name: str,
         token: str = "",
+        tls: ssl.SSLContext | None = None,
         keep: int = 10_000,
         timeout_s: float | None = None,
     ) -> None:
@@ -48,6 +54,7 @@ class Sender:
         # What is not acknowledged dies with this object, so its numbers are of this run only.
         self._name = f"{name}/{secrets.token_hex(6)}"
         self._token = token
+        self._tls = tls
         self._keep = keep
         self._timeout_s = timeout_s
         self._waiting: deque[bytes] = deque()  # not acknowledged, in order
@@ -55,6 +62,7 @@ class Sender:
         self._sent = 0  # how many of them are on their way
         self._changed = threading.Condition()
         self._refusal = ""
+        self._unbelieved = ""
         self._stop = False
         self._thread = threading.Thread(target=self._run, name=f"headrace-sender-{name}", daemon=True)
         self._thread.start()
@@ -100,6 +108,11 @@ class Sender:
         while not condition():
             if self._refusal:
                 raise HttpError(401, f"The gateway said: {self._refusal}", remedy="Correct it.")
+            if self._unbelieved:
+                raise UnavailableError(
+                    f"The certificate of the gateway at {self._address[0]} is not believed: {self._unbelieved}.",
+                    remedy="Connect to a name that is in it, and give the authority that vouches for it: tls=…",
+                )
             if self._stop:
                 raise UnavailableError("The sender is closed.", remedy="Open another.")
             left = None if deadline is None else deadline - time.monotonic()
@@ -114,21 +127,26 @@ class Sender:
 
     def _run(self) -> None:
         pause_s = _RETRY_S
-        while not self._stop and not self._refusal:
+        while not self._stop and not self._refusal and not self._unbelieved:
             try:
                 with socket.create_connection(self._address, timeout=5) as connection:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    secured = SecuredSocket(connection, self._tls, self._address[0]) if self._tls else connection
                     pause_s = _RETRY_S
-                    self._talk(connection)
+                    self._talk(secured)
+            except ssl.SSLCertVerificationError as error:
+                self._unbelieved = error.verify_message.rstrip(".")
             except OSError:
                 pass
             with self._changed:
                 self._sent = 0
-                if not self._stop:
+                if self._unbelieved:
+                    self._changed.notify_all()
+                elif not self._stop:
                     self._changed.wait(pause_s)
             pause_s = min(pause_s * 2, _RETRY_MAX_S)
 
-    def _talk(self, connection: socket.socket) -> None:
+    def _talk(self, connection: _Connection) -> None:
         connection.sendall(f"SENDER {self._name} AT {self._first} {self._token}".rstrip().encode() + b"\n")
         with connection.makefile("rb") as lines:
             connection.settimeout(60)
@@ -136,7 +154,7 @@ class Sender:
                 connection.settimeout(None)
                 self._exchange(connection, lines)
 
-    def _exchange(self, connection: socket.socket, lines: Iterable[bytes]) -> None:
+    def _exchange(self, connection: _Connection, lines: Iterable[bytes]) -> None:
         """Write in a thread of its own, and hear what is acknowledged, until the connection ends."""
         over = threading.Event()
         writer = threading.Thread(target=self._write, args=(connection, over), daemon=True)
@@ -174,7 +192,7 @@ class Sender:
                 self._changed.notify_all()
         return False
 
-    def _write(self, connection: socket.socket, over: threading.Event) -> None:
+    def _write(self, connection: _Connection, over: threading.Event) -> None:
         while not over.is_set():
             with self._changed:
                 while not over.is_set() and not self._stop and self._sent >= len(self._waiting):

@@ -10,12 +10,13 @@ import socket
 from collections.abc import AsyncIterator, Callable
 
 from headrace.errors import HeadraceError, HttpError, PortError, RecordError, SettingsError
+from headrace.http.tls import check_reach, speaking
 from headrace.http.tokens import Token, Tokens
 from headrace.ingest.gateway import SENDER_NAME
 from headrace.ingest.inlet import Inlet, Sender
 from headrace.ingest.lane import Lane, Lanes
 from headrace.log.policy import Rights
-from headrace.settings import SocketSettings
+from headrace.settings import HttpSettings, SocketSettings
 
 _CHUNK = 65_536
 _MOST = 1000
@@ -37,35 +38,40 @@ class SocketServer:
         tokens: Tokens,
         rights: Rights,
         *,
-        require_tokens: bool,
+        http: HttpSettings,
     ) -> None:
         self.inlet = inlet
         self._settings = settings
         self._lanes = lanes
         self._tokens = tokens
         self._rights = rights
-        self._require_tokens = require_tokens or rights.is_secure or not _is_loopback(settings.host)
+        self._http = http
+        self._is_local = _is_loopback(settings.host)
+        self._require_tokens = http.asks_tokens or rights.is_secure or not self._is_local
         self._server: asyncio.Server | None = None
         self._connections: set[asyncio.Task[None]] = set()
         self.port = 0
 
     async def start(self) -> str:
-        """Listen, and give the address."""
+        """Listen, and give the address; with the certificate of the HTTP servers, if they have one."""
         host, port = self._settings.host, self._settings.port
+        check_reach(self._http, f"the socket of stream {self.inlet.name!r}", host, is_local=self._is_local)
         if self._require_tokens and not self._tokens.all():
             raise SettingsError(
                 f"The socket of stream {self.inlet.name!r} would be open to others at {host}, without a token.",
                 remedy="Make one: headrace token add NAME --scope write; or listen on 127.0.0.1.",
             )
         try:
-            self._server = await asyncio.start_server(self._accept, host, port, limit=_CHUNK)
+            self._server = await asyncio.start_server(
+                self._accept, host, port, limit=_CHUNK, **speaking(self._http)
+            )
         except OSError as error:
             raise PortError(
                 f"Port {port} for the socket of stream {self.inlet.name!r} cannot be had: {error.strerror}.",
                 remedy=f"Choose another in [gateway.sockets.{self.inlet.name}] of headrace.toml.",
             ) from None
         self.port = self._server.sockets[0].getsockname()[1]
-        return f"{host}:{self.port}"
+        return f"{host}:{self.port}" + (", over TLS" if self._http.certificate else "")
 
     async def stop(self, grace_s: float) -> None:
         """Read no more; what was read goes to the log, and is acknowledged."""
@@ -86,15 +92,17 @@ class SocketServer:
             if len(self._connections) > _MOST:
                 raise HttpError(503, "There are too many connections.")
             await talk.run()
-        except (OSError, EOFError, asyncio.CancelledError):
-            pass
-        except HeadraceError as error:
+        except HeadraceError as error:  # first, as some are errors of the system, too
             with contextlib.suppress(OSError, TimeoutError, asyncio.CancelledError):
                 await talk.refuse(error.message)
+        except (OSError, EOFError, asyncio.CancelledError):
+            pass
         finally:
-            self._connections.discard(task)
             with contextlib.suppress(OSError):
                 writer.close()
+            if self._http.certificate is not None:
+                await _goodbye(writer)
+            self._connections.discard(task)
 
     def token_of(self, text: str) -> Token | None:
         """The token a sender has shown, if one is needed; an error if it is not good enough."""
@@ -147,7 +155,8 @@ class _Talk:
     async def refuse(self, reason: str) -> None:
         """Say why this ends; what still comes is read and dropped, or the client would lose the reason, too."""
         self.say(f"ERROR {reason}")
-        self._writer.write_eof()
+        if self._writer.can_write_eof():  # TLS ends both ways at once
+            self._writer.write_eof()
         async with asyncio.timeout(_LINGER_S):
             while await self._reader.read(_CHUNK):
                 pass
@@ -240,6 +249,15 @@ class _Talk:
                     self._said = lane.received
                     self.say(f"OK {lane.received}")
                     await self._writer.drain()
+
+
+async def _goodbye(writer: asyncio.StreamWriter) -> None:
+    """TLS ends when both sides have said so; a device that is gone does not."""
+    try:
+        async with asyncio.timeout(_LINGER_S):
+            await writer.wait_closed()
+    except (OSError, TimeoutError):
+        writer.transport.abort()
 
 
 def _is_loopback(host: str) -> bool:

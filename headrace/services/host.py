@@ -21,6 +21,7 @@ from headrace.http.client import HttpClient
 from headrace.http.message import Request
 from headrace.http.routes import Routes
 from headrace.http.server import HttpServer
+from headrace.http.tls import trust_of
 from headrace.http.tokens import Tokens
 from headrace.http.upstream import Upstream
 from headrace.ingest.border import Border
@@ -103,7 +104,7 @@ class ServiceHost:
             self._tokens,
             self._rights,
             instance=self._number,
-            require_tokens=self._settings.http.require_tokens,
+            http=self._settings.http,
             on_note=lambda text: self._on_event("note", self._app, text),
         )
         self._own = Service(
@@ -127,7 +128,7 @@ class ServiceHost:
         self._end_gauges = [self._measure(name, table) for name, table in self._shown.items()]
         for note in self._opened.notes:
             self._on_event("note", self._app, note)
-        self._client = HttpClient(token=self._own_token())
+        self._client = HttpClient(token=self._own_token(), trust=trust_of(self._settings.http))
         self._owners = Owners(self._owners_table, str(self._number), self._client)
         self.address = await self._listen()
         self._on_event("listening", self._app, self.address)

@@ -6,18 +6,21 @@ import contextlib
 import json
 import re
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 import headrace as hr
-from headrace.errors import HttpError
+from headrace.errors import HttpError, UnavailableError
 from headrace.http.tokens import Tokens
 from headrace.ingest.sender import Sender
 from headrace.log.deadletter import DeadLetterBox
 from headrace.settings import SocketSettings
+from headrace.substrate.authority import Authority
 from headrace.testing import wait_until
 
 pytestmark = pytest.mark.broker
@@ -63,10 +66,10 @@ def listening(headrace_app: hr.App, readings: Any, run_services: Running) -> Cal
     """The gateway with a socket for `readings`, while a block lasts: its port."""
 
     @contextlib.contextmanager
-    def start(**options: Any) -> Iterator[int]:
+    def start(host: str = "127.0.0.1", **http: Any) -> Iterator[int]:
         settings = headrace_app.settings
-        sockets = {readings.name: SocketSettings(0, **options)}
-        headrace_app.use(replace(settings, gateway=replace(settings.gateway, sockets=sockets)))
+        gateway = replace(settings.gateway, sockets={readings.name: SocketSettings(0, host)})
+        headrace_app.use(replace(settings, gateway=gateway, http=replace(settings.http, **http)))
         try:
             with run_services() as running:
                 yield running.host._border.sockets[0].port
@@ -167,12 +170,14 @@ def test_what_is_no_talk_is_ended_with_a_reason(listening: Any) -> None:
 def test_token_is_needed_beyond_loopback(listening: Any, headrace_app: hr.App, readings: Any, in_log: Any) -> None:
     from headrace.errors import SettingsError
 
-    with pytest.raises(SettingsError, match="without a token"), listening(host="0.0.0.0"):
+    with pytest.raises(SettingsError, match="there is no certificate"), listening(host="0.0.0.0"):
+        pass
+    with pytest.raises(SettingsError, match="there is no token"), listening(host="0.0.0.0", behind_proxy=True):
         pass
     tokens = Tokens(headrace_app.settings.tokens_file)
     reader, writer = tokens.add("reader", ["read"]), tokens.add("writer", ["write"])
     try:
-        with listening(host="0.0.0.0") as port:
+        with listening(host="0.0.0.0", behind_proxy=True) as port:
             for first in (line(1), "SENDER a", f"SENDER a {reader}", "SENDER a wrong"):
                 talk = Talk(port)
                 talk.send(first)
@@ -192,6 +197,31 @@ def test_token_is_needed_beyond_loopback(listening: Any, headrace_app: hr.App, r
     finally:
         tokens.path.unlink()
     assert numbers(in_log(readings))[0] == 2
+
+
+def test_socket_speaks_tls_with_the_certificate_of_the_servers(
+    listening: Any, readings: Any, in_log: Any, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    authority.make(["gateway.example"])
+    trusting = ssl.create_default_context(cafile=authority.authority)
+    with listening(certificate=authority.certificate, key=authority.key) as port:
+        with Sender("127.0.0.1", port, name="device-7", keep=100, tls=trusting) as sender:
+            for number in range(3000):
+                sender.send({"device": "d", "number": number})
+        talk = Talk(port)
+        talk.socket = trusting.wrap_socket(talk.socket, server_hostname="gateway.example")
+        talk._lines = talk.socket.makefile("rb")
+        talk.send("SENDER b AT x")
+        assert talk.hear().startswith("ERROR The first line is not")
+        stranger = Sender("127.0.0.1", port, name="device-8", tls=ssl.create_default_context())
+        stranger.send({"device": "d", "number": 1})
+        with pytest.raises(UnavailableError, match=r"certificate of the gateway at 127.0.0.1 is not believed"):
+            stranger.close()
+        plain = Talk(port)
+        plain.send(line(1))
+        assert not plain.hear().startswith("OK")
+    assert numbers(in_log(readings)) == list(range(3000))
 
 
 def test_sender_sends_again_what_was_not_acknowledged(listening: Any, readings: Any, in_log: Any) -> None:
