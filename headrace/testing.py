@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -170,51 +171,52 @@ def run_services(headrace_app: App) -> Callable[..., AbstractContextManager[Runn
 
     Used as in `with run_services(desk) as running: …`, which begins when they are ready.
     """
+    return partial(serving, headrace_app)
+
+
+@contextmanager
+def serving(app: App, *services: Service, instance: int = 1, **options: Any) -> Iterator[RunningServices]:
+    """The same for any app."""
     from headrace.services.host import ServiceHost
 
-    @contextmanager
-    def running(*services: Service, instance: int = 1, **options: Any) -> Iterator[RunningServices]:
-        settings = headrace_app.settings
-        headrace_app.use(replace(settings, http=replace(settings.http, port=0)))
-        headrace_app.create()
-        chosen = services or tuple(headrace_app.services.values())
-        loop = asyncio.new_event_loop()
-        thread = threading.Thread(target=loop.run_forever, name="services", daemon=True)
-        thread.start()
+    settings = app.settings
+    app.use(replace(settings, http=replace(settings.http, port=0)))
+    app.create()
+    chosen = services or tuple(app.services.values())
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="services", daemon=True)
+    thread.start()
 
-        async def start() -> ServiceHost:
-            app = headrace_app
-            host = ServiceHost(
-                app.name,
-                app.site,
-                app.settings,
-                services=chosen,
-                tables=app.tables_beside(chosen),
-                streams=app.open_streams,
-                companions=app.companions,
-                instance=instance,
-                **options,
-            )
-            try:
-                await host.start()
-                await host.wait_until_ready()
-            except BaseException:
-                await host.stop(1.0)
-                raise
-            return host
-
+    async def start() -> ServiceHost:
+        host = ServiceHost(
+            app.name,
+            app.site,
+            app.settings,
+            services=chosen,
+            tables=app.tables_beside(chosen),
+            streams=app.open_streams,
+            companions=app.companions,
+            instance=instance,
+            **options,
+        )
         try:
-            host = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
-            try:
-                yield RunningServices(host, loop)
-            finally:
-                asyncio.run_coroutine_threadsafe(host.stop(), loop).result(60)
-        finally:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(10)
-            loop.close()
+            await host.start()
+            await host.wait_until_ready()
+        except BaseException:
+            await host.stop(1.0)
+            raise
+        return host
 
-    return running
+    try:
+        host = asyncio.run_coroutine_threadsafe(start(), loop).result(60)
+        try:
+            yield RunningServices(host, loop)
+        finally:
+            asyncio.run_coroutine_threadsafe(host.stop(), loop).result(60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
 
 
 @pytest.fixture

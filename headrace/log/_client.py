@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException
@@ -26,6 +27,7 @@ logger.propagate = False
 
 REQUEST_TIMEOUT_S = 15.0
 _PROPAGATION_S = 1.0
+_ASK_S = 2.0
 
 _UNAVAILABLE = {
     KafkaError._ALL_BROKERS_DOWN,
@@ -36,7 +38,7 @@ _UNAVAILABLE = {
     KafkaError._MSG_TIMED_OUT,
     KafkaError.REQUEST_TIMED_OUT,
 }
-_ACCESS = {
+ACCESS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.CLUSTER_AUTHORIZATION_FAILED,
@@ -80,14 +82,17 @@ def build(kind: Any, configuration: dict[str, Any]) -> Any:
         ) from None
 
 
-def translate(error: Exception, what: str, *, address: str = "") -> HeadraceError:
+def translate(error: Exception | KafkaError, what: str, *, address: str = "") -> HeadraceError:
     """Our error for one of Kafka's, about `what`, a phrase such as "stream 'purchases'"."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(cause, KafkaError):
         return LogError(f"{what}: {error}.")
     code, text = cause.code(), cause.str().rstrip(".")
-    if code in _ACCESS:
-        return AccessError(f"{what}: the log refuses access ({text}).", remedy="Check the user and its rights.")
+    if code in ACCESS:
+        return AccessError(
+            f"{what}: the log refuses access ({text}).",
+            remedy="See what a user may: headrace access check USER STREAM — and who you are: HEADRACE_USER.",
+        )
     if code == KafkaError._UNKNOWN_PARTITION:
         return NotFoundError(f"{what} has no such partition.", remedy="See how many: headrace stream describe")
     if code in _MISSING:
@@ -102,7 +107,29 @@ def translate(error: Exception, what: str, *, address: str = "") -> HeadraceErro
     return LogError(f"{what}: {text}.", code=code)
 
 
-def partitions_of(kafka: Any, name: str, *, address: str) -> list[int]:
+def ask_topics(
+    kafka: Any, what: str, *, name: str | None = None, address: str, refused: Callable[[], KafkaError | None]
+) -> Any:
+    """The log's streams, or one of them. `refused` says why nobody is let in, once it is known.
+
+    A login that is wrong makes clients try again and again; here it is told within seconds.
+    """
+    deadline = time.monotonic() + REQUEST_TIMEOUT_S
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            more = {} if name is None else {"topic": name}
+            return kafka.list_topics(timeout=max(0.1, min(_ASK_S, left_s)), **more)
+        except KafkaException as error:
+            if (login := refused()) is not None:
+                raise translate(login, what, address=address) from None
+            if error.args[0].code() not in _UNAVAILABLE or left_s < _ASK_S:
+                raise translate(error, what, address=address) from None
+
+
+def partitions_of(
+    kafka: Any, name: str, *, address: str, refused: Callable[[], KafkaError | None] = lambda: None
+) -> list[int]:
     """The partitions of a stream; NotFoundError if there is none of this name.
 
     A broker learns of a stream that was just created a moment after the others, so a no is asked again; the
@@ -111,10 +138,7 @@ def partitions_of(kafka: Any, name: str, *, address: str) -> list[int]:
     what = f"Stream {name!r}"
     deadline = time.monotonic() + _PROPAGATION_S
     while True:
-        try:
-            found = kafka.list_topics(name, timeout=REQUEST_TIMEOUT_S)
-        except KafkaException as error:
-            raise translate(error, what, address=address) from None
+        found = ask_topics(kafka, what, name=name, address=address, refused=refused)
         topic = found.topics[name]
         if topic.error is None:
             return list(topic.partitions)

@@ -89,10 +89,23 @@ class Admin:
     def __init__(self, settings: SiteSettings, schemas: Schemas) -> None:
         self._settings = settings
         self._schemas = schemas
-        configuration = _client.options(settings)
+        self._refused: KafkaError | None = None
+        configuration = {**_client.options(settings), "error_cb": self._on_error}
         self._address = configuration["bootstrap.servers"]
         self.kafka = _client.build(AdminClient, configuration)
         self.groups = Groups(self)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() in _client.ACCESS:
+            self._refused = error
+
+    def _why_refused(self) -> KafkaError | None:
+        self.kafka.poll(0)  # calls `_on_error`: that a login is wrong is told only there
+        refused, self._refused = self._refused, None
+        return refused
+
+    def _topics(self) -> Any:
+        return _client.ask_topics(self.kafka, "The log", address=self._address, refused=self._why_refused)
 
     # Streams.
 
@@ -238,7 +251,7 @@ class Admin:
         """The ids of the cluster and of a stream: both differ if it was deleted and made again."""
         self.must_exist(name)
         topics = self.finish(self.kafka.describe_topics(TopicCollection([name])), "Streams")
-        cluster = self.call("The log", lambda: self.kafka.list_topics(timeout=_client.REQUEST_TIMEOUT_S))
+        cluster = self._topics()
         return str(cluster.cluster_id), str(topics[name].topic_id)
 
     def stream(self, name: str) -> Stream[Any]:
@@ -251,7 +264,7 @@ class Admin:
 
     def partition_counts(self) -> dict[str, int]:
         """Every topic's number of partitions."""
-        found = self.call("The log", lambda: self.kafka.list_topics(timeout=_client.REQUEST_TIMEOUT_S))
+        found = self._topics()
         return {name: len(topic.partitions) for name, topic in found.topics.items()}
 
     def must_exist(self, name: str) -> None:
@@ -278,7 +291,7 @@ class Admin:
         """Until every broker asked knows the streams and each partition has a leader."""
         deadline = time.monotonic() + _client.REQUEST_TIMEOUT_S
         while True:
-            found = self.call("The log", lambda: self.kafka.list_topics(timeout=_client.REQUEST_TIMEOUT_S)).topics
+            found = self._topics().topics
             if all(
                 name in found
                 and len(found[name].partitions) >= count
@@ -377,7 +390,7 @@ class Admin:
         try:
             return function()
         except KafkaException as error:
-            raise _client.translate(error, what, address=self._address) from None
+            raise _client.translate(self._why_refused() or error, what, address=self._address) from None
         except TimeoutError:
             raise UnavailableError(
                 f"{what}: no answer from {self._address}.",
@@ -420,6 +433,12 @@ def _message_bytes(max_bytes: int) -> int:
 def _check_partitions(stream: Stream[Any], existing: int) -> None:
     if stream.partitions != existing:
         _check_partition_change(stream.name, existing, stream.partitions, compact=stream.compact)
+        if stream.has_topics:
+            raise DefinitionError(
+                f"Stream {stream.name!r} has topics: with {stream.partitions} partitions instead of {existing}, "
+                "the older records of many would stay in other partitions than the newer.",
+                remedy="Copy it into a new stream with more partitions.",
+            )
 
 
 def _check_partition_change(name: str, existing: int, wanted: int, *, compact: bool) -> None:

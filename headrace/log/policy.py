@@ -12,7 +12,7 @@ from datetime import datetime
 
 from headrace.access import Access, Action, Policy, refusal
 from headrace.clock import Clock, SystemClock
-from headrace.errors import HeadraceError, NotFoundError
+from headrace.errors import DecodeError, DefinitionError, HeadraceError, NotFoundError
 from headrace.log.consumer import Consumer
 from headrace.log.message import Message
 from headrace.log.producer import Producer
@@ -204,7 +204,10 @@ def _take(entries: dict[str, PolicyEntry], message: Message[PolicyEntry]) -> Non
     if message.is_tombstone:
         entries.pop(message.key or "", None)
     else:
-        entries[message.record.id] = message.record
+        with contextlib.suppress(DecodeError, DefinitionError):  # what says nothing changes nothing
+            entry = message.record
+            Access(produce=entry.produce, consume=entry.consume, admin=entry.admin)
+            entries[entry.id] = entry
 
 
 def _policy(entries: dict[str, PolicyEntry]) -> Policy:

@@ -5,6 +5,7 @@ Each version is a record of its own, so that versions never overwrite each other
 
 from __future__ import annotations
 
+import contextlib
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import msgspec
 
 from headrace._json_schema import Schema, kind_of
 from headrace.clock import Clock, SystemClock
-from headrace.errors import NotFoundError, SchemaError
+from headrace.errors import DecodeError, NotFoundError, SchemaError
 from headrace.log.consumer import Consumer
 from headrace.log.producer import Producer
 from headrace.log.stream import Stream
@@ -65,10 +66,11 @@ class Schemas:
                 for message in messages:
                     if message.is_tombstone:
                         name, _, number = str(message.key).rpartition("|")
-                        latest.pop((name, int(number)), None)
+                        latest.pop((name, int(number) if number.isdecimal() else 0), None)
                     else:
-                        # Whoever wrote a version first has it; see `register`.
-                        latest.setdefault((message.record.stream, message.record.version), message.record)
+                        with contextlib.suppress(DecodeError):  # what is no version counts for nothing
+                            # Whoever wrote a version first has it; see `register`.
+                            latest.setdefault((message.record.stream, message.record.version), message.record)
         except NotFoundError:
             return {}
         found: dict[str, list[SchemaVersion]] = {}

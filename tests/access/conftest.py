@@ -1,0 +1,72 @@
+"""One secure site for all tests of access: the fixtures of the test kit work on it, as its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from headrace import settings
+from headrace.access import ADMINS, APPS
+from headrace.log.site import Site
+from headrace.log.users import Users
+from headrace.settings import Settings
+from headrace.substrate import site
+
+GROUPS = {
+    "ann": ("ports",),
+    "intern": ("ports",),
+    "bob": (),
+    "eve": (),
+    "runner": (APPS,),
+    "ops": (ADMINS,),
+}
+
+
+@pytest.fixture(scope="session")
+def headrace_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    """A project whose site is secure, with the users of `GROUPS`."""
+    folder = tmp_path_factory.mktemp("secure")
+    (folder / "headrace.toml").write_text("[sites.main]\nsecure = true\n")
+    found = settings.load(folder)
+    site.up(found, detach=True)
+    try:
+        users = Users(found.site_named(), Site(found.site_named(), app="tests").admin())
+        for name, groups in GROUPS.items():
+            add(found, users, name, groups)
+        yield found
+    finally:
+        site.down(found)
+
+
+def add(settings: Settings, users: Users, name: str, groups: tuple[str, ...] = ()) -> str:
+    """A user with its login, as `headrace user add` makes it; its password."""
+    password = users.add(name, groups)
+    file = settings.site_named().login_file(name)
+    file.touch(mode=0o600)
+    file.write_text(users.login(name, password))
+    return password
+
+
+@pytest.fixture
+def users(headrace_settings: Settings) -> Users:
+    found = headrace_settings.site_named()
+    return Users(found, Site(found, app="tests").admin())
+
+
+@pytest.fixture
+def new_user(headrace_settings: Settings, users: Users, unique_name: Callable[[str], str]) -> Callable[..., str]:
+    """Makes a user that no other test has."""
+
+    def new_user(*groups: str) -> str:
+        name = unique_name("u")[:60]
+        add(headrace_settings, users, name, groups)
+        return name
+
+    return new_user
+
+
+def as_user(settings: Settings, user: str) -> Settings:
+    """The settings of whoever works as this user."""
+    return settings.with_site(replace(settings.site_named(), user=user))
