@@ -134,7 +134,7 @@ def _end_with_the_token(console: Console) -> None:
         if not console.is_in():
             timer.cancel()
             # Not ui.navigate.to, which would look for a page of ours.
-            client.open(f"{LOGIN}?ended&to={quote(client.sub_pages_router.current_path, safe='')}")
+            client.open(f"{LOGIN}?ended=1&to={quote(client.sub_pages_router.current_path, safe='')}")
 
     timer = ui.timer(0.5, look)
 
