@@ -13,6 +13,8 @@ from headrace.log.site import Site
 from headrace.log.users import Users
 from headrace.settings import Settings
 from headrace.substrate import site
+from headrace.substrate._ports import free_ports
+from headrace.substrate.authority import Authority
 
 GROUPS = {
     "ann": ("ports",),
@@ -28,7 +30,21 @@ GROUPS = {
 def headrace_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
     """A project whose site is secure, with the users of `GROUPS`."""
     folder = tmp_path_factory.mktemp("secure")
-    (folder / "headrace.toml").write_text("[sites.main]\nsecure = true\n")
+    made = Authority(folder / "tls")
+    made.make(["localhost"])
+    (port,) = free_ports(1)
+    (folder / "headrace.toml").write_text(
+        f"""
+        [sites.main]
+        secure = true
+        [sites.main.listener]
+        host = "127.0.0.1"
+        name = "localhost"
+        port = {port}
+        certificate = "tls/server.pem"
+        key = "tls/server.key"
+        """
+    )
     found = settings.load(folder)
     site.up(found, detach=True)
     try:
