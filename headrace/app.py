@@ -26,12 +26,14 @@ from headrace.log.stream import (
     Stream,
     check_name,
 )
+from headrace.log.topic import Selection
 from headrace.metrics import Metrics
 from headrace.pages import Page, answers, check_path, define_page
 from headrace.pipelines.definition import Emit, Pipeline, define
 from headrace.pipelines.triggers import Trigger
 from headrace.settings import Settings
 from headrace.tables.table import Copies, Keep, Table
+from headrace.tables.topics import TopicStream
 from headrace.units import duration, size_bytes
 
 if TYPE_CHECKING:
@@ -94,6 +96,7 @@ class App:
         partitions: int = DEFAULT_PARTITIONS,
         retention: str | timedelta | Literal["forever"] | None = None,
         compact: bool = False,
+        topics: bool = False,
         max_bytes: int | str = DEFAULT_MAX_BYTES,
         access: Access | None = None,
     ) -> Stream[R]:
@@ -101,11 +104,11 @@ class App:
 
         `key` names the field, or fields, by which records are partitioned and ordered; `time` the field
         that holds the event time. Records are kept for seven days, those of a compacted stream for ever,
-        unless `retention` says otherwise. `access` says who may use it on a secure site, instead of what the app
-        says for all its streams.
+        unless `retention` says otherwise. With `topics`, the history of each key can be read by itself. `access`
+        says who may use it on a secure site, instead of what the app says for all its streams.
         """
         declared: Stream[R] = self._declare(
-            Stream,
+            TopicStream if topics else Stream,
             name,
             record_type,
             key=key,
@@ -154,16 +157,21 @@ class App:
         return declared
 
     def open(
-        self, *tables: Table[Any], on_progress: Callable[[str, int, int], None] | None = None
+        self, *tables: Stream[Any], on_progress: Callable[[str, int, int], None] | None = None
     ) -> AbstractAsyncContextManager[None]:
-        """Keep copies of tables, all of this app's if none is named, while an `async with` block lasts.
+        """Keep copies of tables and histories of topics, all of this app's if none is named, while a block lasts.
 
         The block begins when they have all that was in the log; `on_progress` is told table, records done and
         records there are.
         """
         from headrace.tables.opened import OpenTables
 
-        chosen = tables or self.tables
+        chosen: list[Any] = list(tables or (*self.tables, *self.streams_with_topics))
+        for each in chosen:
+            if not isinstance(each, Table | TopicStream):
+                raise DefinitionError(
+                    f"Stream {each.name!r} is no table and has no topics.", remedy="Declare it with topics=True."
+                )
         opened = OpenTables(self.site, self.settings.state / "tables" / self.name)
         return opened.block(chosen, on_progress or (lambda table, done, total: None))
 
@@ -469,6 +477,10 @@ class App:
     def tables(self) -> list[Table[Any]]:
         return [stream for stream in self.streams.values() if isinstance(stream, Table)]
 
+    @property
+    def streams_with_topics(self) -> list[Stream[Any]]:
+        return [stream for stream in self.streams.values() if stream.has_topics]
+
     def tables_beside(self, services: Sequence[Service]) -> list[Table[Any]]:
         """The tables where these services run: all but those that are shared out among instances of others."""
         here = {table.name for service in services for table in service.shared}
@@ -526,16 +538,24 @@ class App:
         start: Start = "earliest",
         until: Literal["end"] | None = None,
         delivery: Delivery = "at_least_once",
+        topics: str | Sequence[str] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Consumer[R]:
         """A consumer of one or several streams.
 
         With `group`, its position is kept in the log and its partitions are shared with other members;
         `start` then only matters to a new group. Without one, it reads all partitions from `start`, to the
-        present end if `until="end"`.
+        present end if `until="end"`. `topics` leaves out all but the records with these keys; a `*` at the end
+        of one stands for anything.
         """
         return self.site.consumer(
-            *streams, group=group, start=start, until=until, delivery=delivery, options=options
+            *streams,
+            group=group,
+            start=start,
+            until=until,
+            delivery=delivery,
+            topics=None if topics is None else Selection(topics),
+            options=options,
         )
 
     def metrics(self, element: str) -> Metrics:

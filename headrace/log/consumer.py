@@ -29,6 +29,7 @@ from headrace.log import _client
 from headrace.log.message import REPLAY_HEADER, Message
 from headrace.log.offsets import Delivery, Offsets, Start, check_choices
 from headrace.log.stream import Stream
+from headrace.log.topic import Selection
 from headrace.metrics import Metrics
 from headrace.settings import SiteSettings
 from headrace.units import duration
@@ -72,6 +73,7 @@ class Consumer(Generic[R]):
         start: Start = "earliest",
         until: Literal["end"] | None = None,
         delivery: Delivery = "at_least_once",
+        topics: Selection | None = None,
         options: Mapping[str, Any] | None = None,
         metrics: Metrics | None = None,
         bad_record: Callable[[Message[R], DecodeError], None] | None = None,
@@ -84,6 +86,7 @@ class Consumer(Generic[R]):
         self._codecs = {stream.name: stream.codec for stream in streams}
         self._start = start
         self._delivery = delivery
+        self._topics = topics
         self._bad_record = bad_record
         self._lost_records = lost_records
         self._sharing = sharing
@@ -95,6 +98,7 @@ class Consumer(Generic[R]):
         self._pending: Sequence[Message[R]] = ()  # handed out by `batch`
         self._in_hand: Message[R] | None = None  # handed out by iteration
         self._problem: Exception | None = None
+        self._refused: KafkaError | None = None
         self._down_since: float | None = None
         self._executor: ThreadPoolExecutor | None = None
         self._closed = False
@@ -295,7 +299,11 @@ class Consumer(Generic[R]):
             message = Message(kafka, codecs[kafka.topic()])
             if self._is_past_end(message):
                 continue
-            if self.group is not None and not self._is_wanted(message):
+            if self._topics is not None and not self._topics.wants(kafka.key()):
+                is_wanted = False
+            else:
+                is_wanted = self.group is None or self._is_wanted(message)
+            if not is_wanted:
                 if self._sharing is not None:
                     message._next = SKIPPED
                     messages.append(message)
@@ -395,7 +403,7 @@ class Consumer(Generic[R]):
         partitions = [
             TopicPartition(name, p)
             for name in self._streams
-            for p in _client.partitions_of(self._kafka, name, address=self._address)
+            for p in self._chosen(name, self._partitions_of(name))
         ]
         self._partitions = partitions
         self._set_ends(partitions)
@@ -410,6 +418,13 @@ class Consumer(Generic[R]):
                 on_revoke=self._on_revoke,
                 on_lost=self._on_lost,
             )
+
+    def _chosen(self, name: str, partitions: list[int]) -> list[int]:
+        """Without a group, partitions in which none of the topics can be are not read."""
+        if self._topics is None or self.group is not None or not self._streams[name].has_topics:
+            return partitions
+        wanted = self._topics.partitions(len(partitions))
+        return [each for each in partitions if each in wanted]
 
     def _set_ends(self, partitions: list[TopicPartition]) -> None:
         """Where a finite read ends: what is written from now on is not part of it."""
@@ -531,7 +546,16 @@ class Consumer(Generic[R]):
             self._lost_records(error)
         return error
 
+    def _partitions_of(self, name: str) -> list[int]:
+        def refused() -> KafkaError | None:
+            self._kafka.poll(0)  # calls `_on_error`; nothing is assigned yet
+            return self._refused
+
+        return _client.partitions_of(self._kafka, name, address=self._address, refused=refused)
+
     def _on_error(self, error: KafkaError) -> None:
+        if error.code() in _client.ACCESS:
+            self._refused = error
         if error.code() == KafkaError._ALL_BROKERS_DOWN and self._down_since is None:
             self._down_since = time.monotonic()
         elif error.fatal():

@@ -56,6 +56,8 @@ _SAFE = {
 _PARKED_MAX = 10_000
 _FAILURES_MAX = 1000
 _PURGE_TIMEOUT_S = 5.0
+# What is said of records that a client could not send because nobody let it in.
+_GIVEN_UP = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT, KafkaError._FATAL, KafkaError._MSG_TIMED_OUT}
 _LATENCY_SAMPLE = 63  # one record in 64 is timed
 
 
@@ -116,6 +118,7 @@ class Producer:
 
     def _connect(self) -> None:
         self._broken = False
+        self._refused: KafkaError | None = None
         self._kafka = _client.build(KafkaProducer, self._configuration)
         self._produce = self._kafka.produce
 
@@ -143,6 +146,11 @@ class Producer:
         was encoded elsewhere is given as bytes, checked, and sent as it is. A stream of bytes carries the
         bytes and headers given, and nothing else.
         """
+        if partition >= 0 and stream.has_topics:
+            raise DefinitionError(
+                f"Stream {stream.name!r} has topics, and each of them is in the partition of its key.",
+                remedy="Leave out the partition.",
+            )
         target = self._targets.get(stream) or self._target(stream)
         if type(record) is bytes and target.constant is not None:
             value, record = record, stream.codec.decode(record)
@@ -330,7 +338,10 @@ class Producer:
 
     def _poll(self) -> None:
         while not self._stop:
-            self._kafka.poll(0.1)
+            try:
+                self._kafka.poll(0.1)
+            except KafkaException as error:  # a fatal one is raised here, too
+                self._on_error(error.args[0])
             if self._broken:
                 self._replace_client()
             while self._parked and self._hand_over(self._parked[0]):
@@ -356,6 +367,8 @@ class Producer:
 
     def _on_error(self, error: KafkaError) -> None:
         # librdkafka tells of everything here; only after a fatal error is the client of no use any more.
+        if error.code() in _client.ACCESS:
+            self._refused = error
         if error.fatal():
             _client.logger.error("fatal: %s", error)
             self._broken = True
@@ -401,6 +414,8 @@ class Producer:
             self._fail(Ack(message.topic() if message is not None else "", None, self), error)
 
     def _fail(self, ack: Ack, error: Any) -> None:
+        if self._refused is not None and error.code() in _GIVEN_UP:
+            error = self._refused
         reason = _client.translate(error, f"Stream {ack.stream!r}", address=self._address)
         if not isinstance(reason, TooLargeError):
             reason = DeliveryError(
@@ -427,7 +442,9 @@ class Producer:
 
     def _target(self, stream: Stream[Any]) -> _Target:
         """Look the stream up in the log, once: an unknown one is an error now, not a time-out later."""
-        partitions = _client.partitions_of(self._kafka, stream.name, address=self._address)
+        partitions = _client.partitions_of(
+            self._kafka, stream.name, address=self._address, refused=lambda: self._refused
+        )
         target = _Target(stream, self.source, len(partitions))
         self._targets[stream] = target
         return target

@@ -19,6 +19,7 @@ from headrace.log.producer import Producer, Profile
 from headrace.log.reporter import Reporter, exceptions_stream, metrics_stream
 from headrace.log.schemas import Schemas
 from headrace.log.stream import Stream
+from headrace.log.topic import Selection
 from headrace.settings import SiteSettings
 
 R = TypeVar("R")
@@ -87,12 +88,21 @@ class Site:
         start: Start = "earliest",
         until: Any = None,
         delivery: Delivery = "at_least_once",
+        topics: Selection | None = None,
         options: Mapping[str, Any] | None = None,
         sharing: Sharing | None = None,
     ) -> Consumer[R]:
         """A consumer; with a group, bad records go to the dead letters and lost ones are reported."""
         if group is None:
-            return Consumer(self.settings, streams, start=start, until=until, delivery=delivery, options=options)
+            return Consumer(
+                self.settings,
+                streams,
+                start=start,
+                until=until,
+                delivery=delivery,
+                topics=topics,
+                options=options,
+            )
         self._leave_at_exit()
         letters = self.dead_letters(group)
 
@@ -107,6 +117,7 @@ class Site:
             start=start,
             until=until,
             delivery=delivery,
+            topics=topics,
             options=options,
             metrics=self.reporter.metrics(group),
             bad_record=bad_record,

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from headrace.access import Access
-from headrace.errors import DefinitionError
+from headrace.errors import DefinitionError, RunningError
 from headrace.log.cause import cause_of_publishing
-from headrace.records import Codec, type_of
+from headrace.log.topic import History, Topic, TopicState
+from headrace.records import Codec, join_key, key_text, type_of
 
 if TYPE_CHECKING:
     from headrace.log.ack import Ack
@@ -26,6 +27,7 @@ DEFAULT_PARTITIONS = 4
 DEFAULT_RETENTION = timedelta(days=7)
 DEFAULT_MAX_BYTES = 1024**2
 _NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
+_PAGE = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,6 +102,66 @@ class Stream(Generic[R]):
             if cause.scored_by and not self.codec.is_bytes:
                 headers = {**cause.headers(), **(headers or {})}
         return self._site().shared_producer().send(self, record, key=key, id=id, headers=headers)
+
+    @property
+    def has_topics(self) -> bool:
+        """Whether the histories of its topics are kept where it is open."""
+        return False
+
+    def topic(self, *name: Any) -> Topic[R]:
+        """One topic of a stream with topics, by the text of its key, or by the values of the key's fields."""
+        self._check_topics()
+        if len(name) == 1 and isinstance(name[0], str):
+            return Topic(self, name[0])
+        if len(name) != max(1, len(self.key)):
+            raise DefinitionError(
+                f"A topic of stream {self.name!r} is named by {' and '.join(self.key) or 'a text'}.",
+                remedy="Give a value for each, in this order.",
+            )
+        texts = [key_text(value, field) for value, field in zip(name, self.key or ("key",), strict=True)]
+        return Topic(self, texts[0] if len(texts) == 1 else join_key(texts))
+
+    async def topics(
+        self, prefix: str = "", *, after: str | None = None, limit: int | None = None
+    ) -> AsyncIterator[TopicState]:
+        """The topics whose names begin with `prefix`, in the order of names; after one of them, at most so many.
+
+        Read where the stream is open: in a service, or in an `async with app.open(stream)` block.
+        """
+        behind = None if after is None else after.encode()
+        left = limit
+        while left is None or left > 0:
+            found = self._history().states(prefix.encode(), behind, _PAGE if left is None else min(_PAGE, left))
+            for state in found:
+                yield state
+            if len(found) < (_PAGE if left is None else min(_PAGE, left)):
+                return
+            behind = found[-1].name.encode()
+            left = None if left is None else left - len(found)
+
+    async def count_topics(self, prefix: str = "") -> int:
+        """How many topics there are, or how many of them begin with `prefix`."""
+        return self._history().count_topics(prefix.encode())
+
+    def _history(self) -> History[R]:
+        """What is kept of its topics in this process; RunningError if nothing is."""
+        found = self._kept()
+        if found is None:
+            raise RunningError(
+                f"Stream {self.name!r} is not open here, and the histories of its topics are read where it is.",
+                remedy=f"Read them in a service, or in: async with app.open({self.name}): …",
+            )
+        return found
+
+    def _kept(self) -> History[R] | None:
+        self._check_topics()
+        return None
+
+    def _check_topics(self) -> None:
+        if not self.has_topics:
+            raise DefinitionError(
+                f"Stream {self.name!r} has no topics.", remedy="Declare it with key=… and topics=True."
+            )
 
     def create(self) -> None:
         """Create the stream in the log, or bring its policy there up to this definition."""

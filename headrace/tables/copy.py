@@ -10,7 +10,7 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
@@ -23,7 +23,7 @@ from headrace.tables import _layout
 from headrace.tables._ids import IDS_KEPT, Seen, id_hash
 from headrace.tables._layout import HEAD_BYTES, KEY_MAX, Entry, stored_key
 from headrace.tables.changes import Change, Subscription
-from headrace.tables.store import Damaged, LmdbStore
+from headrace.tables.store import Damaged, LmdbStore, Position
 
 R = TypeVar("R")
 
@@ -91,6 +91,9 @@ class Copy(Generic[R]):
         store.renew()
 
     # What records change: the follower's thread.
+
+    def new_batch(self) -> Batch:
+        return Batch()
 
     def take(self, messages: Iterable[Any], batch: Batch, *, restoring: bool) -> None:
         """Add what these records, in their order, change."""
@@ -195,11 +198,7 @@ class Copy(Generic[R]):
 
     def write(self, batch: Batch, *, now_s: float) -> None:
         """Make a batch durable."""
-        positions = {}
-        for partition, offset in batch.positions.items():
-            if offset >= self.ends.get(partition, 0):
-                self._complete_at[partition] = now_s
-            positions[partition] = (offset, self._complete_at.get(partition, self._opened_at))
+        positions = self._stored_positions(batch.positions, now_s)
         if self.history:
             kept = self._time_to_live_s
             self.store.write_history(
@@ -215,6 +214,14 @@ class Copy(Generic[R]):
         if not self.history:  # before anybody is told that it can be read
             self._stale.append(list(batch.entries) if len(batch.entries) <= _CACHED else None)
         self.written |= batch.positions
+
+    def _stored_positions(self, positions: Mapping[int, int], now_s: float) -> dict[int, Position]:
+        found = {}
+        for partition, offset in positions.items():
+            if offset >= self.ends.get(partition, 0):
+                self._complete_at[partition] = now_s
+            found[partition] = (offset, self._complete_at.get(partition, self._opened_at))
+        return found
 
     def expire(self, batch: Batch, *, now_s: float) -> None:
         """Add to a batch that records go whose time is over; looks at some of them each time."""
@@ -263,6 +270,9 @@ class Copy(Generic[R]):
         self._waiting = []
         for subscription in self._subscriptions:
             subscription.fail(error)
+
+    def end(self) -> None:
+        """It is about to be closed."""
 
     # Reading: the event loop's thread.
 

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from headrace.errors import DecodeError, HeadraceError
 from headrace.log.message import Message
@@ -29,6 +29,9 @@ from headrace.tables.copy import Copy
 from headrace.tables.restore import Follower, Progress
 from headrace.tables.store import About, LmdbStore
 from headrace.tables.table import Table
+from headrace.tables.topics import TopicStream
+
+Kept = Table[Any] | TopicStream[Any]
 
 # The log keeps a tombstone for a day: a copy that was away for longer may have missed one.
 _TOMBSTONES_S = 23 * 3600.0
@@ -42,15 +45,15 @@ class OpenTables:
         self._folder = folder / instance
         self._stack = contextlib.AsyncExitStack()
         self.follower: Follower | None = None
-        self.tables: dict[str, Table[Any]] = {}
+        self.tables: dict[str, Kept] = {}
         self.notes: list[str] = []  # why stores were made anew
-        self._copies: dict[Table[Any], Copy[Any]] = {}
+        self._copies: dict[Kept, Copy[Any]] = {}
         self._rebuilding: set[asyncio.Task[None]] = set()
         self._closing = False
 
     @contextlib.asynccontextmanager
     async def block(
-        self, tables: Sequence[Table[Any]], on_progress: Progress = lambda table, done, total: None
+        self, tables: Sequence[Kept], on_progress: Progress = lambda table, done, total: None
     ) -> AsyncIterator[None]:
         try:
             await self.open(tables, on_progress)
@@ -60,9 +63,7 @@ class OpenTables:
         finally:
             await self.close()
 
-    async def open(
-        self, tables: Iterable[Table[Any]], on_progress: Progress = lambda table, done, total: None
-    ) -> None:
+    async def open(self, tables: Iterable[Kept], on_progress: Progress = lambda table, done, total: None) -> None:
         """Open the stores; the tables can be read, as far as they are, and are not followed yet."""
         self._hold_folder()
         self.follower = Follower(self._site, on_progress=on_progress, on_problem=self._report)
@@ -72,7 +73,7 @@ class OpenTables:
             self.tables[table.name] = table
             table._attach(copy)
 
-    async def restore(self, table: Table[Any], partitions: Iterable[int]) -> list[int]:
+    async def restore(self, table: Kept, partitions: Iterable[int]) -> list[int]:
         """Follow these partitions; returns those that have all that was in the log, when they do."""
         assert self.follower is not None
         return await self.follower.assign(table.name, partitions)
@@ -81,6 +82,7 @@ class OpenTables:
         self._closing = True
         for table, copy in self._copies.items():
             table._detach(copy)
+            copy.end()
         if self.follower is not None:
             await self.follower.close()
         if self._rebuilding:
@@ -89,7 +91,7 @@ class OpenTables:
             copy.store.close()
         await self._stack.aclose()
 
-    def _follow(self, table: Table[Any], copy: Copy[Any]) -> None:
+    def _follow(self, table: Kept, copy: Copy[Any]) -> None:
         assert self.follower is not None
         copy.on_damaged = lambda: self._rebuild(table)
         self.follower.add(copy)
@@ -104,32 +106,45 @@ class OpenTables:
         if lock is None:
             self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="headrace-tables-")))
 
-    def _open_copy(self, table: Table[Any]) -> Copy[Any]:
+    def _open_copy(self, table: Kept) -> Copy[Any]:
         about = self._about(table)
         folder = self._folder / table.name
-        store, reason = LmdbStore.open(folder, about)
+        kind = _store_kind(table)
+        store, reason = kind.open(folder, about)
         outdated = "" if reason else self._outdated(table, store)
         if outdated:
             store.close()
             shutil.rmtree(folder, ignore_errors=True)
-            store, _ = LmdbStore.open(folder, about)
+            store, _ = kind.open(folder, about)
             reason = f"the store in {folder} {outdated}"
         if reason:
             self.notes.append(f"Table {table.name} is made anew from the log: {reason}.")
+        metrics = self._site.reporter.metrics(table.name)
+        time_to_live_s = table.retention.total_seconds() if table.retention is not None else None
+        if isinstance(table, TopicStream):
+            from headrace.tables.topic_copy import TopicCopy
+
+            return TopicCopy(table, cast(Any, store), metrics, time_to_live_s=time_to_live_s)
         return Copy(
             table,
             store,
-            self._site.reporter.metrics(table.name),
-            time_to_live_s=table.retention.total_seconds() if table.retention is not None else None,
+            metrics,
+            time_to_live_s=time_to_live_s,
             on_bad=lambda error, message: self._bad(table, error, message),
         )
 
-    def _about(self, table: Table[Any]) -> About:
+    def _about(self, table: Kept) -> About:
         admin = self._site.admin()
         cluster, stream_id = admin.identity(table.name)
-        return About(cluster=cluster, stream=table.name, stream_id=stream_id, history=table.keep == "history")
+        return About(
+            cluster=cluster,
+            stream=table.name,
+            stream_id=stream_id,
+            history=table.keep == "history",
+            topics=table.keep == "topics",
+        )
 
-    def _outdated(self, table: Table[Any], store: LmdbStore) -> str:
+    def _outdated(self, table: Kept, store: LmdbStore) -> str:
         """Why a sound store cannot be brought up to date by reading on; "" if it can."""
         ends = self._site.admin().end_offsets(table.name)
         positions = store.positions()
@@ -142,7 +157,7 @@ class OpenTables:
             return "was away for longer than the log keeps tombstones"
         return ""
 
-    def _rebuild(self, table: Table[Any]) -> None:
+    def _rebuild(self, table: Kept) -> None:
         """What is on disk turned out to be damaged: make it anew while the process goes on."""
         if self._closing:
             return
@@ -150,7 +165,7 @@ class OpenTables:
         self._rebuilding.add(task)
         task.add_done_callback(self._rebuilding.discard)
 
-    async def _rebuilt(self, table: Table[Any]) -> None:
+    async def _rebuilt(self, table: Kept) -> None:
         """Until the new copy is complete, the old one stays in its place, and says that it is damaged."""
         assert self.follower is not None
         old = self._copies[table]
@@ -171,7 +186,7 @@ class OpenTables:
         copy.succeed(old)
         table._replace(old, copy)
 
-    def _bad(self, table: Table[Any], error: DecodeError, message: Any) -> None:
+    def _bad(self, table: Kept, error: DecodeError, message: Any) -> None:
         self._site.reporter.exception(table.name, "decode", error, message=Message(message, table.codec))
 
     def _report(self, table: str, error: Exception) -> None:
@@ -180,3 +195,11 @@ class OpenTables:
 
     async def _in_thread(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return await asyncio.get_running_loop().run_in_executor(None, work, *arguments)
+
+
+def _store_kind(table: Kept) -> type[LmdbStore]:
+    if not isinstance(table, TopicStream):
+        return LmdbStore
+    from headrace.tables.topic_store import TopicStore  # here, because it needs numpy, which takes its time
+
+    return TopicStore

@@ -254,7 +254,7 @@ class Follower:
     def _take(self, copy: Copy[Any], messages: list[Any]) -> None:
         name = copy.table.name
         restoring = bool(self._restoring.get(name))
-        batch = self._batches.setdefault(name, Batch())
+        batch = self._batches.setdefault(name, copy.new_batch())
         try:
             copy.take(messages, batch, restoring=restoring)
         except HeadraceError as error:
@@ -274,7 +274,7 @@ class Follower:
         if partition not in goals or offset < goals[partition]:
             return
         del goals[partition]
-        self._batches.setdefault(name, Batch()).positions.setdefault(partition, offset)
+        self._batches.setdefault(name, copy.new_batch()).positions.setdefault(partition, offset)
         self._flush(copy)
         future = self._ready.get((name, partition))
 
@@ -333,8 +333,9 @@ class Follower:
         for place in self._kafka.assignment():
             name, partition = place.topic, place.partition
             if not self._restoring.get(name):
-                positions = self._batches.setdefault(name, Batch()).positions
-                positions.setdefault(partition, self._copies[name].written.get(partition, 0))
+                copy = self._copies[name]
+                positions = self._batches.setdefault(name, copy.new_batch()).positions
+                positions.setdefault(partition, copy.written.get(partition, 0))
         now_s = self._clock.now().timestamp()
         for name, batch in self._batches.items():
             if not self._restoring.get(name):

@@ -62,6 +62,7 @@ class About(msgspec.Struct, frozen=True):
     stream: str
     stream_id: str
     history: bool
+    topics: bool = False
     format: int = FORMAT
     closed_ns: int = 0  # when it was closed properly, which is then its file's time too; 0 while it is open
     boot: str = ""
@@ -90,7 +91,7 @@ class LmdbStore:
             self._times = self._env.open_db(b"times")
             self._about = self._env.open_db(b"about")
         except lmdb.Error as error:
-            raise _explained(error, folder) from None
+            raise explained(error, folder) from None
         self._reading: Any = None
         self._closing = threading.Lock()
         self._closed = False
@@ -118,7 +119,7 @@ class LmdbStore:
             self._mark(closed_ns=0)
         except lmdb.Error as error:
             self._env.close()
-            raise _explained(error, self.folder) from None
+            raise explained(error, self.folder) from None
         return self
 
     def _mark(self, *, closed_ns: int) -> None:
@@ -296,9 +297,9 @@ class LmdbStore:
                     kept[partition] = kept.get(partition, 0) + len(hashes)
                     kept[partition] -= self._drop_ids(txn, partition, kept[partition] - keep_ids)
         except lmdb.Error as error:
-            explained = _explained(error, self.folder)
-            self._is_damaged = isinstance(explained, Damaged)
-            raise explained from None
+            problem = explained(error, self.folder)
+            self._is_damaged = isinstance(problem, Damaged)
+            raise problem from None
         self._ids_kept = kept
 
     def _drop_ids(self, txn: Any, partition: int, surplus: int) -> int:
@@ -345,7 +346,7 @@ class LmdbStore:
         try:
             self._env.sync(True)
         except lmdb.Error as error:
-            raise _explained(error, self.folder) from None
+            raise explained(error, self.folder) from None
 
     def close(self) -> None:
         """Close properly: the next start can trust what is there."""
@@ -401,7 +402,7 @@ def unfit(folder: Path, about: About) -> str:
         return f"the store in {folder} is damaged"
     if (left.cluster, left.stream, left.stream_id) != (about.cluster, about.stream, about.stream_id):
         return f"the store in {folder} is a copy of another stream"
-    if left.format != about.format or left.history != about.history:
+    if (left.format, left.history, left.topics) != (about.format, about.history, about.topics):
         return f"the store in {folder} has another form"
     if not left.closed_ns and left.boot != _boot():
         return f"the store in {folder} was open when the machine went down"
@@ -437,7 +438,7 @@ env = lmdb.open(sys.argv[1], readonly=True, max_dbs=8, lock=False)
 with env.begin() as txn:
     about = txn.get(b"about", db=env.open_db(b"about", txn, create=False))
     if json.loads(about)["closed_ns"] != os.stat(os.path.join(sys.argv[1], "data.mdb")).st_mtime_ns:
-        for name in (b"data", b"positions", b"ids", b"times"):
+        for name in [key for key, _ in txn.cursor()]:
             for key, raw in txn.cursor(env.open_db(name, txn, create=False)):
                 if name == b"data" and zlib.crc32(raw[4:]) != int.from_bytes(raw[:4], "little"):
                     sys.exit(1)
@@ -453,7 +454,7 @@ def _boot() -> str:
         return ""
 
 
-def _explained(error: lmdb.Error, folder: Path) -> Exception:
+def explained(error: lmdb.Error, folder: Path) -> Exception:
     if isinstance(error, lmdb.MapFullError | lmdb.DiskError) or getattr(error, "code", 0) in _NO_ROOM:
         return RunningError(f"The store in {folder} cannot grow: {error}.", remedy="Make room on the disk.")
     return Damaged(f"The store in {folder} cannot be used: {error}.")

@@ -16,6 +16,7 @@ from headrace.errors import DefinitionError, RunningError
 from headrace.log.ack import Ack
 from headrace.log.stream import Stream
 from headrace.records import join_key, key_text
+from headrace.tables._attached import Attached
 from headrace.tables._layout import stored_key
 from headrace.tables.copy import Copy, micros
 
@@ -28,7 +29,7 @@ Copies = Literal["full", "partitioned"]
 
 
 @dataclass(frozen=True, eq=False)
-class Table(Stream[R]):
+class Table(Attached, Stream[R]):
     """A stream seen as a table. Made by `App.table`.
 
     Delivery: a record that comes again with the same id changes nothing. Ordering: per key, as in the log.
@@ -196,23 +197,6 @@ class Table(Stream[R]):
         if prefix is not None:
             return prefix.encode(), after_prefix(prefix.encode())
         return (start or "").encode(), None if end is None else end.encode()
-
-    def _attach(self, copy: Copy[R], router: Any = None) -> None:
-        """Read from this copy from now on."""
-        others = [each for each in self.__dict__.get("_opened", ()) if each[0] is not copy]
-        self._use([*others, (copy, router)])
-
-    def _replace(self, old: Copy[R], new: Copy[R]) -> None:
-        """Read from another copy wherever one was used."""
-        self._use([(new if copy is old else copy, router) for copy, router in self.__dict__.get("_opened", ())])
-
-    def _detach(self, copy: Copy[R]) -> None:
-        """Read from it no more, but from the one before, if this table is open more than once."""
-        self._use([each for each in self.__dict__.get("_opened", ()) if each[0] is not copy])
-
-    def _use(self, opened: list[tuple[Copy[R], Any]]) -> None:
-        self.__dict__["_opened"] = opened
-        self.__dict__["_copy"], self.__dict__["_router"] = opened[-1] if opened else (None, None)
 
     def _not_open(self) -> Any:
         raise RunningError(
