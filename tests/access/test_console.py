@@ -237,6 +237,10 @@ class World:
         with self.app.producer("till") as out:
             out.send(vault.deposits, vault.Deposit(box=box, holds=holds, at=datetime.now(UTC))).result()
 
+    def tell(self, box: str) -> None:
+        with self.app.producer("till") as out:
+            out.send(vault.notices, vault.Deposit(box=box, holds="-", at=datetime.now(UTC))).result()
+
 
 @pytest.fixture(scope="module")
 def world(headrace_settings: Settings, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
@@ -248,8 +252,7 @@ def world(headrace_settings: Settings, tmp_path_factory: pytest.TempPathFactory)
         made.users.add("dee", ["desk"])
         made.users.add("gus")
         made.put("b-1", GOLD)
-        with app.producer("till") as out:
-            out.send(vault.notices, vault.Deposit(box="b-1", holds="-", at=datetime.now(UTC)))
+        made.tell("b-1")
         with app.consumer(vault.deposits, until="end") as messages:
             for message in messages:
                 DeadLetters(app.site, "keeper").write(message, ValueError(GOLD), stage="handle")
@@ -318,6 +321,10 @@ def test_user_without_rights_gets_nothing_of_what_is_in_streams(
             dee.go(path)
             wait_until(lambda: dee.has(GOLD), timeout_s=30, what=f"what dee may see at {path}")
         assert not gus.has(GOLD), path
+    world.tell("b-1")  # both are at the wall: what is said there of a notice comes from a table
+    dee.page.locator("table").last.get_by_text(GOLD).first.wait_for()
+    gus.page.locator("table").last.locator("tbody tr").nth(1).wait_for()
+    assert not gus.has(GOLD)
     dee.go("/console/streams").get_by_text("vault-deposits").first.wait_for()
     for path in ("/console/streams", "/console/tables", "/console/letters", "/"):
         gus.go(path).get_by_text("site main").first.wait_for()
