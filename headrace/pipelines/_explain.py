@@ -8,11 +8,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import DefinitionError, HeadraceError, LostRecordsError, PipelineError, UnavailableError
+from headrace.errors import (
+    AccessError,
+    DefinitionError,
+    HeadraceError,
+    LostRecordsError,
+    PipelineError,
+    UnavailableError,
+)
 
 _CODE = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*")
 _TAIL = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
 _OWN = re.compile(r"USER_RAISED_EXCEPTION\]\s*HEADRACE (column '[^']+' [a-z ]+)")
+_REFUSED = re.compile(r"(?:Authorization|Authentication)Exception: ([^\n]+)")
 _PACKAGE = Path(__file__).parent.parent
 
 
@@ -75,6 +83,12 @@ def of_query(name: str, error: BaseException) -> HeadraceError:
             f"Pipeline {name!r}: records it had not read were deleted before it came: {said}.",
             remedy=f"Go on from what is left with: headrace run APP --only {name} --from earliest",
         )
+    refused = _REFUSED.search(text)
+    if refused:
+        return AccessError(
+            f"Pipeline {name!r}: the log refuses access ({refused[1].strip().rstrip('.')}).",
+            remedy="See what a user may: headrace access check USER STREAM — and who you are: HEADRACE_USER.",
+        )
     if "TimeoutException" in text and "kafka" in text.lower():
         return UnavailableError(f"Pipeline {name!r}: the log does not answer.", remedy="headrace status shows it.")
     if "STREAMING_REAL_TIME_MODE" in text:
@@ -87,5 +101,5 @@ def of_query(name: str, error: BaseException) -> HeadraceError:
 
 
 def is_transient(error: HeadraceError) -> bool:
-    """Whether time may heal it, so that no record is to blame."""
-    return isinstance(error, UnavailableError | ConnectionError)
+    """Whether time, or a right that is given, may heal it, so that no record is to blame."""
+    return isinstance(error, UnavailableError | AccessError | ConnectionError)
