@@ -19,6 +19,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # A console beside an app is for those tests that look at it.
 os.environ.setdefault("HEADRACE_CONSOLE", "false")
 
+# Tests end long before it pays to have Java compile with all its care.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
+
 # Forbidden to keep what it has compiled, each of the hundreds of programs that tests start would compile it anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -33,13 +36,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     apps = (f"tests/apps/test_{name}" for name in ("cards", "fraud_rules", "iot", "retail"))
     page = "tests/console/test_pipelines_page"
-    on_spark = ("tests/pipelines/", "tests/stores/", "tests/models/test_spark", page, *apps)
+    on_spark = (
+        *("tests/pipelines/", "tests/stores/", "tests/models/test_spark", "tests/access/test_spark"),
+        *(page, *apps),
+    )
 
     class ByFile(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.split("::", 1)[0]
             if file.startswith(on_spark):
                 return "spark"
+            if file.startswith("tests/access/"):  # one secure site
+                return "access"
             return "console" if file.startswith(("tests/console/", "tests/ui/")) else file
 
     return ByFile(config, log)

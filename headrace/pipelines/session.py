@@ -53,6 +53,15 @@ _HOT_ONLY = (
     "-XX:Tier4CompileThreshold=150000",
     "-XX:Tier4BackEdgeThreshold=400000",
 )
+# Hadoop's own local file system starts programs for each file it writes, `chmod` and `readlink`: dozens in a
+# micro-batch with state, nearly half its time. This one asks the system itself. Spark then renames through it,
+# too, as the system does: what was there before is replaced, and never away.
+_LOCAL_FILES = {
+    "spark.hadoop.fs.file.impl": "com.globalmentor.apache.hadoop.fs.BareLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
 _LOG_SETTINGS = """\
 status = error
 appender.file.type = RollingFile
@@ -167,6 +176,9 @@ def options_of(settings: Settings, *, name: str, slots: int) -> dict[str, str]:
         options |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         # Slots are many, because real-time pipelines hold theirs; what is cut into parts is for the cores.
         options["spark.default.parallelism"] = str(os.cpu_count() or 1)
+        checkpoints = urlsplit(settings.spark.checkpoints).scheme in ("", "file")
+        if checkpoints and not master.startswith("local-cluster"):
+            options |= _LOCAL_FILES
     else:
         connector = [str(jars.jar_path(jar, settings.cache)) for jar in jars.jars_of(jars.SPARK_KAFKA)]
         options["spark.jars"] = ",".join([*connector, *filter(None, [own.get("spark.jars")])])
@@ -375,7 +387,7 @@ def _death(process: subprocess.Popen[bytes], log: Path) -> ProcessError:
         )
     code = process.returncode
     how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
-    lines = [line for line in printed.splitlines() if line.strip()]
+    lines = [line for line in printed.splitlines() if line.strip() and not line.startswith("NOTE: Picked up")]
     said = f" It said: {lines[0].strip()}" if lines else ""
     return ProcessError(f"The Java of Spark {how}.{said}", remedy=f"Look into {log} and .out beside it.", log=log)
 

@@ -8,6 +8,7 @@ killed training leaves nothing that counts, and the next one clears it away.
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import subprocess
 import sys
@@ -41,9 +42,12 @@ def begin(java: Java, cache: Path, kind: aot.Kind = aot.BROKER) -> subprocess.Po
     if path is None or path.exists() or in_progress(cache, kind):
         return None
     make_folder(path.parent)
+    # What somebody gives to all Javas for now is not for a cache that stays.
+    environment = {name: value for name, value in os.environ.items() if name != "JDK_JAVA_OPTIONS"}
     with _log(path.parent, kind).open("wb") as log:
         return subprocess.Popen(
             [sys.executable, "-m", kind.trainer, str(java.home), str(cache)],
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -59,6 +59,11 @@ def script(project: Settings, tmp_path: Path) -> Script:
     return run
 
 
+def printed(file: Path) -> list[str]:
+    """What Java printed, but for its note of the options that all tests give it."""
+    return [line for line in file.read_text().splitlines() if "JDK_JAVA_OPTIONS" not in line]
+
+
 def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
@@ -154,7 +159,7 @@ def test_session_is_quiet_and_leaves_nothing_behind(script: Script, project: Set
     assert list((tmp_path / "empty").iterdir()) == []
     logs = {file.name for file in (project.state / "logs").iterdir()}
     assert logs >= {"spark-quiet-one.log", "spark-quiet-one.out", "spark-other.log", "spark-other.out"}
-    assert (project.state / "logs" / "spark-quiet-one.out").read_text() == ""
+    assert printed(project.state / "logs" / "spark-quiet-one.out") == []
     assert (project.state / "spark" / "warehouse" / "kept").is_dir()
 
 
@@ -239,4 +244,4 @@ def test_session_cache_java_cannot_read_does_not_keep_it_from_starting(
     aot.hash_file(path).write_text(jars.sha256_of(path) or "")
     program = script("print(session.start_session(settings, name='x', slots=1).range(7).count())", cache=cache)
     assert program.communicate(timeout=110) == ("7\n", "")
-    assert (project.state / "logs" / "spark-x.out").read_text() == ""
+    assert printed(project.state / "logs" / "spark-x.out") == []

@@ -34,8 +34,9 @@ def answers(address: str) -> bool:
 
 
 def test_up_detached_is_ready_refused_twice_and_down_leaves_nothing_but_its_logs(
-    make_project: MakeProject,
+    make_project: MakeProject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)  # Java would say that it has found them
     project = make_project()
     events: list[Event] = []
     address = up(project, detach=True, on_event=events.append)["main"]
