@@ -70,7 +70,7 @@ class Errors:
         self._console = console
         self._table = parts.Table(
             {"at": "When", "stage": "In", "kind": "Error", "message": "What happened"},
-            empty="None in the last day.",
+            empty=f"None in the last day{' that you may see' if console.rights.is_secure else ''}.",
         )
 
     def show(self, names: Collection[str]) -> None:

@@ -181,7 +181,7 @@ def _menu(console: Console) -> None:
     def refresh() -> None:
         seen = [name for name in app.streams if console.may("any", name)]
         letters = sum(watch.letters(name) for name in seen if console.may("consume", name))
-        wrong = len(health.recent_exceptions(console))
+        wrong = len(health.recent(console, console.exceptions()))
         for name, value in (("letters", letters), ("exceptions", wrong)):
             counts[name].set_text(parts.number(value) if value else "")
             counts[name].classes(add="hr-bad")

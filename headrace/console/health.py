@@ -130,7 +130,7 @@ def latency_series(watch: Watch, name: str, part: str = "p99") -> list[Point]:
     return next((line for each in _LATENCIES if (line := element.series("histogram", each, part))), [])
 
 
-def recent_exceptions(console: Console) -> list[ExceptionRecord]:
+def recent(console: Console, exceptions: list[ExceptionRecord]) -> list[ExceptionRecord]:
     """Those of this app in the last fifteen minutes."""
     since = datetime.now(UTC) - KEPT
-    return [each for each in console.exceptions() if each.app == console.app.name and each.at > since]
+    return [each for each in exceptions if each.app == console.app.name and each.at > since]

@@ -59,6 +59,7 @@ def letters(console: Console) -> None:
                 }
             )
         table.set(rows)
+        empty.title.set_text(_NONE if len(names) == len(there) else "No record has died that you may see.")
         empty.show(not rows)
         listed.set_visibility(bool(rows))
         said.set_text(f"{sum(row['open_sort'] for row in rows):,} open" if rows else "")

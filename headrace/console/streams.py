@@ -169,9 +169,13 @@ def stream(
         "follow": follow,
     }
     tab = tab if tab in _TABS else "records"
-    note = _about(console, name) if console.may("any", name) else ""
-    parts.heading(name, ("Streams", parts.link("streams")), note=note)
-    Gated(console, "any", name, lambda: _show(console, name, tab, asked))
+    said = parts.heading(name, ("Streams", parts.link("streams")))
+
+    def build() -> None:
+        said.set_text(_about(console, name))
+        _show(console, name, tab, asked)
+
+    Gated(console, "any", name, build, end=lambda _: said.set_text(""))
 
 
 def _show(console: Console, name: str, tab: str, asked: dict[str, str]) -> None:

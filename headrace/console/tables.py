@@ -135,9 +135,13 @@ def table(console: Console, name: str) -> None:
         return
     kind = _sessions(console).get(name)
     what = f"sessions {kind.session_type.__name__} by {kind.key}" if kind is not None else _says(found)
-    note = what if console.may("any", name) else ""
-    parts.heading(name, ("Tables", parts.link("tables")), note=note)
-    Gated(console, "consume", name, lambda: _Page(console, found, kind).build())
+    said = parts.heading(name, ("Tables", parts.link("tables")))
+
+    def build() -> None:
+        said.set_text(what)
+        _Page(console, found, kind).build()
+
+    Gated(console, "consume", name, build, end=lambda _: said.set_text(""))
 
 
 def _says(table: Table[Any]) -> str:

@@ -20,7 +20,7 @@ from headrace.console.console import Console
 from headrace.console.guard import COOKIE, Badges, Guard, Visitor, load_key
 from headrace.errors import AccessError
 from headrace.http.tokens import Token, Tokens
-from headrace.log.deadletter import DeadLetters
+from headrace.log.deadletter import DeadLetterBox, DeadLetters
 from headrace.log.policy import Rights
 from headrace.log.users import Users
 from headrace.metrics import ExceptionRecord
@@ -302,7 +302,7 @@ PLACES = {
     "/console/letters/vault-deposits": DENIED,
     "/console/models": DENIED,
     "/console/exceptions": "Nothing has gone wrong in the streams that you may see.",
-    "/console/services/keeper": "None in the last day.",
+    "/console/services/keeper": "None in the last day that you may see.",
     "/wall": "User 'gus' may not consume stream 'vault-boxes'.",
 }
 
@@ -312,7 +312,7 @@ PLACES = {
 def test_user_without_rights_gets_nothing_of_what_is_in_streams(
     world: World, open_page: Callable[..., Page]
 ) -> None:
-    dee = Look(open_page("about:blank"), world, "dee")
+    dee = Look(open_page("about:blank"), world, "dee", "read", "operate")
     gus = Look(open_page("about:blank"), world, "gus")
 
     for path, told in PLACES.items():
@@ -330,6 +330,22 @@ def test_user_without_rights_gets_nothing_of_what_is_in_streams(
         gus.go(path).get_by_text("site main").first.wait_for()
         names = gus.has("vault-deposits") or gus.has("vault-boxes")
         assert (names, gus.has(GOLD)) == (path == "/", False), path
+
+
+@pytest.mark.broker
+@pytest.mark.browser
+def test_who_may_only_read_sends_nothing_whatever_its_token_lets_it_operate(
+    world: World, open_page: Callable[..., Page]
+) -> None:
+    dee = Look(open_page("about:blank"), world, "dee", "read", "operate")
+
+    page = dee.go("/console/letters/vault-deposits")
+    page.get_by_role("button", name="Replay all").click()
+    page.get_by_role("alertdialog").get_by_role("button", name="Replay").click()
+    page.get_by_text("User 'dee' may not produce to stream 'vault-deposits'.").first.wait_for()
+    assert len(list(DeadLetterBox(world.app.site, "vault-deposits").letters())) == 1
+    page = dee.go("/console/streams/vault-deposits?tab=produce")
+    page.get_by_text("You may not write to this.").wait_for()
 
 
 @pytest.mark.broker
