@@ -244,7 +244,7 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
         (
             "[sites.main]\nbrokrs = 1",
             r"Unknown key 'brokrs' in \[sites.main\] of headrace.toml; known are brokers, port, heap, broker, "
-            r"properties, and Kafka's client options, which have dots\.",
+            r"properties, secure, user, listener, and Kafka's client options, which have dots\.",
         ),
         ("site = \ncache = 1", r"headrace.toml is not valid TOML: .*line 1"),
         ("site = 5", r"'site' in headrace.toml is 5, not a text\. Put it in quotes\."),
