@@ -24,6 +24,7 @@ from headrace.log.schemas import schemas_stream
 from headrace.log.stream import DEAD_LETTER_SUFFIX, OWN_PREFIX
 
 READER = "headrace.reader"  # the group that readers without a group name, and never join
+_MOST = 2000
 _ALL, _READ, _WRITE = AclOperation.ALL, AclOperation.READ, AclOperation.WRITE
 _SEE = (AclOperation.DESCRIBE, AclOperation.DESCRIBE_CONFIGS)
 _CHANGE = (AclOperation.CREATE, AclOperation.ALTER, AclOperation.ALTER_CONFIGS, AclOperation.DELETE)
@@ -129,13 +130,20 @@ def apply(admin: Admin, policy: Policy, also: Iterable[str] = ()) -> tuple[int, 
     What is too much goes first. Rules of principals that are no users of the policy, nor in `also`, stay.
     """
     missing, surplus = differences(admin, policy, also)
-    if surplus:
-        admin.finish(admin.kafka.delete_acls([AclBindingFilter(*each.fields()) for each in surplus]), "Access")
-    if missing:
-        admin.finish(admin.kafka.create_acls([AclBinding(*each.fields()) for each in missing]), "Access")
+    for some in _in_turn(surplus):
+        admin.finish(admin.kafka.delete_acls([AclBindingFilter(*each.fields()) for each in some]), "Access")
+    for some in _in_turn(missing):
+        admin.finish(admin.kafka.create_acls([AclBinding(*each.fields()) for each in some]), "Access")
     deadline = time.monotonic() + _client.REQUEST_TIMEOUT_S
     while any(differences(admin, policy, also)):  # until the broker asked has heard of it
         if time.monotonic() > deadline:
             raise UnavailableError("The log has not taken up the policy in time.", remedy="headrace access apply")
         time.sleep(0.02)
     return len(missing), len(surplus)
+
+
+def _in_turn(found: set[Rule]) -> Iterator[list[Rule]]:
+    """So many at a time as a broker takes in one request."""
+    rest = list(found)
+    for start in range(0, len(rest), _MOST):
+        yield rest[start : start + _MOST]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from headrace.access import Access, Action, Policy, refusal
@@ -60,10 +60,12 @@ class PolicyLog:
             return Policy()
         return _policy(entries)
 
-    def put_user(self, name: str, groups: Iterable[str]) -> None:
-        self._write([self._entry(f"{_USER}{name}", groups=tuple(sorted(set(groups))))])
+    def put_users(self, users: Mapping[str, Iterable[str]]) -> None:
+        self._write(
+            [self._entry(f"{_USER}{name}", groups=tuple(sorted(set(groups)))) for name, groups in users.items()]
+        )
 
-    def put_streams(self, streams: dict[str, Access]) -> None:
+    def put_streams(self, streams: Mapping[str, Access]) -> None:
         self._write(
             [
                 self._entry(f"{_STREAM}{name}", produce=each.produce, consume=each.consume, admin=each.admin)

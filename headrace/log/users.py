@@ -64,7 +64,7 @@ class Users:
         password = password or secrets.token_urlsafe(32)
         self._admin.ensure(policy_stream)
         self._set_password(name, password)
-        self._log.put_user(name, groups)
+        self._log.put_users({name: groups})
         self.apply()
         return password
 
@@ -73,7 +73,7 @@ class Users:
         for group in (groups := set(groups)):
             check_user(group)
         self._must_exist(name)
-        self._log.put_user(name, groups)
+        self._log.put_users({name: groups})
         self.apply()
 
     def remove(self, name: str) -> None:
