@@ -51,10 +51,12 @@ def make(
 
 @commands.command()
 def show(context: typer.Context, output: Output = Format.TEXT) -> None:
-    """Show the certificate of the project's servers: its names, until when it is valid, its fingerprint."""
+    """Show the certificate in [http], or the one that was made: its names, until when it is valid."""
     settings = context.ensure_object(Context).settings
-    found = read_certificate(_authority(settings).certificate)
-    fields = {"certificate": str(found.path.relative_to(settings.root)), **_fields(found)}
+    found = read_certificate(settings.http.certificate or _authority(settings).certificate)
+    is_ours = found.path.is_relative_to(settings.root)
+    shown = found.path.relative_to(settings.root) if is_ours else found.path
+    fields = {"certificate": str(shown), **_fields(found)}
     if output is Format.JSON:
         show_json(fields)
         return

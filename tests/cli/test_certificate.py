@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.substrate.authority import Authority
 from headrace.substrate.certificates import load_pair
 
 from .conftest import Run
@@ -24,6 +25,17 @@ def test_certificate_make_says_what_to_write_and_what_clients_need(run_alone: Ru
     text = run_alone("certificate", "show").text
     assert f"until        {pair.certificate.ends:%Y-%m-%d %H:%M} UTC, 89 days\n" in text
     assert pair.certificate.fingerprint in text
+
+
+def test_certificate_show_shows_the_one_that_servers_use(run_alone: Run, tmp_path: Path) -> None:
+    elsewhere = Authority(tmp_path / "elsewhere")
+    made = elsewhere.make(["b.example"])
+    named = f'certificate = "{elsewhere.certificate}"\nkey = "{elsewhere.key}"\n'
+    run_alone("certificate", "make", "a.example")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "headrace.toml").write_text(f"[http]\n{named}")
+    shown = run_alone("--project", tmp_path / "project", "certificate", "show", "-o", "json").json
+    assert (shown["certificate"], shown["fingerprint"]) == (str(elsewhere.certificate), made.fingerprint)
 
 
 def test_certificate_make_does_not_replace_one_unless_told_to(run_alone: Run) -> None:
@@ -47,3 +59,9 @@ def test_certificate_that_cannot_be_made_or_shown_says_why(
     run_alone: Run, arguments: tuple[str, ...], code: int, says: str
 ) -> None:
     assert says in run_alone("certificate", *arguments).complaint(code)
+
+
+def test_console_beyond_loopback_without_a_certificate_is_refused(run_alone: Run, tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text('import headrace as hr\n\napp = hr.App("shop")\n')
+    answer = run_alone("console", "app.py", HEADRACE_HTTP_HOST="0.0.0.0", HEADRACE_HTTP_PORT="0")
+    assert "Others can reach the console at '0.0.0.0', and there is no certificate" in answer.complaint(2)

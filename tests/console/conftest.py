@@ -89,7 +89,7 @@ class running:
 
         def address() -> str:
             assert self._process.poll() is None, self._output.read_text()
-            found = re.search(r"Console: (http://\S+?)/(?=\s)", self._output.read_text())
+            found = re.search(r"Console: (https?://\S+?)/(?=\s)", self._output.read_text())
             return found[1] if found else ""
 
         return wait_until(address, timeout_s=60, what="a console")

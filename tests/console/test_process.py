@@ -6,10 +6,13 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from http.client import HTTPSConnection
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
@@ -20,6 +23,7 @@ from headrace.errors import PortError
 from headrace.http.tokens import Tokens
 from headrace.log.deadletter import checkpoints_stream
 from headrace.settings import Settings
+from headrace.substrate.authority import Authority
 from headrace.substrate.process import read_record
 from headrace.testing import wait_until
 
@@ -167,3 +171,26 @@ def test_port_that_is_taken_is_told_with_who_has_it(headrace_settings: Settings)
     assert done.returncode == PortError.exit_code
     assert f"Port {port} is taken by process {os.getpid()}" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_console_by_itself_speaks_tls_and_its_cookie_goes_no_other_way(
+    headrace_settings: Settings, tmp_path: Path
+) -> None:
+    project = _settings.load(tmp_path, environ={})
+    authority = Authority(project.tls_folder)
+    authority.make(["console.example"])
+    names = f'certificate = "{authority.certificate}"\nkey = "{authority.key}"\n'
+    (tmp_path / "headrace.toml").write_text(f"[http]\n{names}")
+    token = Tokens(project.tokens_file).add("ann", ["read"])
+    log = headrace_settings.site_named().client_options()["bootstrap.servers"]
+    with running(
+        "console", SHOP, settings=project, folder=tmp_path, HEADRACE_CLIENT_BOOTSTRAP_SERVERS=log
+    ) as address:
+        assert address.startswith("https://127.0.0.1:")
+        trusting = ssl.create_default_context(cafile=authority.authority)
+        connection = HTTPSConnection(address.removeprefix("https://"), context=trusting, timeout=60)
+        connection.request("POST", "/console/login", f"token={token}", {"origin": address})
+        answer = connection.getresponse()
+        connection.close()
+        assert answer.status == 303
+        assert (answer.getheader("set-cookie") or "").endswith("; HttpOnly; SameSite=Strict; Secure")
