@@ -27,6 +27,7 @@ from headrace.cli import (
     sql,
     stream,
     token,
+    topic,
     user,
 )
 from headrace.cli._context import Context
@@ -77,6 +78,7 @@ cli.command("doctor")(site.doctor)
 cli.command("produce")(records.produce)
 cli.command("consume")(records.consume)
 cli.add_typer(stream.commands, name="stream")
+cli.add_typer(topic.commands, name="topic")
 cli.add_typer(group.commands, name="group")
 cli.add_typer(schema.commands, name="schema")
 cli.add_typer(dlq.commands, name="dlq")

@@ -107,7 +107,7 @@ def consume(
         for message in messages:
             if (key is not None and message.key != key) or partition not in (None, message.partition):
                 continue
-            _show(message, output)
+            show_message(message, output)
             shown += 1
             if follow:
                 sys.stdout.flush()
@@ -129,7 +129,8 @@ def _start(admin: Admin, name: str, text: str) -> Start:
     return "latest" if position == "latest" else "earliest"
 
 
-def _show(message: Message[Any], output: Format) -> None:
+def show_message(message: Message[Any], output: Format) -> None:
+    """A record with its place, on a line."""
     value = message.value
     if output is Format.JSON:
         show_json(

@@ -23,6 +23,7 @@ from headrace.ingest.inlet import Inlet, Sender, Value, new_id, read_time
 from headrace.ingest.lane import Lanes
 from headrace.ingest.reader import Positions, Reader
 from headrace.ingest.requests import Noted, Requests, Submission, write_all
+from headrace.ingest.topics import TopicRoutes
 from headrace.log.ack import Ack
 from headrace.log.offsets import Start
 from headrace.log.policy import Rights
@@ -57,6 +58,7 @@ class About(msgspec.Struct):
     key: list[str]
     time: str | None
     is_table: bool
+    has_topics: bool
     schema: dict[str, Any]
 
 
@@ -81,6 +83,7 @@ class Gateway:
         routes.websocket("/{name}", scope="read", right="any")(self.socket)
         routes.get("/{name}/requests/{key}", scope="write", right="produce")(self.outcome)
         routes.websocket("/{name}/requests/{key}", scope="write", right="produce")(self.outcome_socket)
+        TopicRoutes(self._inlets).add_to(routes)
         return routes
 
     def _inlet(self, name: str) -> Inlet:
@@ -100,6 +103,7 @@ class Gateway:
                 key=list(inlet.stream.key),
                 time=inlet.stream.time,
                 is_table=getattr(inlet.stream, "is_table", False),
+                has_topics=inlet.stream.has_topics,
                 schema=inlet.stream.codec.schema,
             )
             for name, inlet in self._inlets.items()
@@ -159,7 +163,7 @@ class Gateway:
     async def delete(self, request: Request, name: str, key: str) -> Place:
         """Write a tombstone: the stream's latest value of this key is nothing."""
         inlet = self._inlet(name)
-        if not inlet.stream.compact:
+        if not inlet.stream.compact and not inlet.stream.has_topics:
             raise HttpError(422, f"Stream {name!r} is not compacted.", remedy="Its records go by its retention.")
         ack = await inlet.delete(key, Sender(request.principal or request.client))
         return Place(ack.partition, ack.offset, "")

@@ -113,7 +113,7 @@ class _Served:
         """The record of a key; `after`, as partition/offset, waits until a record that was published is in it."""
         table = self._table(name)
         copy = table.local
-        await _wait(copy, after)
+        await wait_for(copy, after)
         if not self._is_here(table, key.encode()):
             self._refuse_local(request, table)
             record = await table.__dict__["_router"].get(key.encode())
@@ -142,11 +142,11 @@ class _Served:
         copy = table.local
         if not 0 <= limit <= LIMIT_MAX:
             raise HttpError(422, f"limit is {limit}.", remedy=f"Give a number from 0 to {LIMIT_MAX:,}.")
-        await _wait(copy, after)
+        await wait_for(copy, after)
         first, last = table.bounds(prefix=prefix) if prefix is not None else table.bounds(start=start, end=end)
         if cursor:
-            first = max(first, _read_cursor(cursor) + b"\0")
-        headers = _about(copy)
+            first = max(first, read_cursor(cursor) + b"\0")
+        headers = as_of(copy)
         if limit == 0:
             local = copy.owned is None or _LOCAL in request.raw_headers
             headers["headrace-count"] = str(copy.count() if local else await table.count())
@@ -160,7 +160,7 @@ class _Served:
             entries = list(copy.entries(first, last, limit + 1))
             rows = [Row(_text(each.key), msgspec.Raw(each.value)) for each in entries]
             stored = [stored_key(each.key) for each in entries]
-        more = _cursor(stored[limit - 1]) if len(rows) > limit else None
+        more = write_cursor(stored[limit - 1]) if len(rows) > limit else None
         return Response(Page(rows[:limit], more), headers=headers)
 
     async def history(
@@ -187,7 +187,7 @@ class _Served:
         until = datetime.fromtimestamp(end_us / 1_000_000, UTC) if end_us is not None else end
         fields = _fields(table, key)
         records = [each async for each in table.slice(*fields, start=since, end=until, limit=limit)]
-        return Response(records, headers=_about(copy))
+        return Response(records, headers=as_of(copy))
 
     async def events(self, name: str, key: str | None = None, prefix: str | None = None) -> AsyncIterator[Event]:
         """Each change of a key, of a prefix or of the whole table from now on."""
@@ -252,7 +252,8 @@ def _no_key(name: str, key: str) -> NotFoundError:
     return NotFoundError(f"Table {name!r} has no key {key!r}.", remedy="Keys of several fields are joined by |.")
 
 
-async def _wait(copy: Copy[Any], after: str) -> None:
+async def wait_for(copy: Copy[Any], after: str) -> None:
+    """Return when the record at a place, written as partition/offset, is in a copy."""
     if not after:
         return
     partition, _, offset = after.partition("/")
@@ -265,13 +266,14 @@ async def _wait(copy: Copy[Any], after: str) -> None:
     await copy.wait_for(int(partition), int(offset))
 
 
-def _about(copy: Copy[Any]) -> dict[str, str]:
+def as_of(copy: Copy[Any]) -> dict[str, str]:
+    """The headers that say what an answer from a copy is worth."""
     as_of = ",".join(f"{partition}={offset}" for partition, offset in sorted(copy.positions.items()))
     return {"headrace-as-of": as_of, "headrace-behind": str(copy.behind)}
 
 
 def _json(value: bytes, copy: Copy[Any], headers: dict[str, str]) -> Response:
-    return Response(value, headers=_about(copy) | headers, media_type="application/json")
+    return Response(value, headers=as_of(copy) | headers, media_type="application/json")
 
 
 def _change(key: bytes, value: bytes | None, partition: int, offset: int, time_ms: int) -> Change:
@@ -283,11 +285,13 @@ def _text(key: bytes) -> str:
     return key.decode(errors="replace")
 
 
-def _cursor(key: bytes) -> str:
+def write_cursor(key: bytes) -> str:
+    """A key as what a client gives back to go on behind it."""
     return base64.urlsafe_b64encode(key).decode().rstrip("=")
 
 
-def _read_cursor(text: str) -> bytes:
+def read_cursor(text: str) -> bytes:
+    """The key in a cursor; 422 if it is none."""
     try:
         return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError:

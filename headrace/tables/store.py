@@ -78,18 +78,26 @@ class Damaged(Exception):
 class LmdbStore:
     """One table's copy. One thread writes; any thread reads, each in transactions of its own."""
 
-    def __init__(self, folder: Path, about: About) -> None:
+    def __init__(self, folder: Path, about: About, *, read_only: bool = False) -> None:
         self.folder = folder
         self.about = about
+        self._read_only = read_only
         try:
             self._env = lmdb.open(
-                str(folder), map_size=_MAP_BYTES, max_dbs=8, sync=False, metasync=False, max_readers=512
+                str(folder),
+                map_size=_MAP_BYTES,
+                max_dbs=8,
+                sync=False,
+                metasync=False,
+                max_readers=512,
+                readonly=read_only,
+                create=not read_only,
             )
-            self._data = self._env.open_db(b"data")
-            self._positions = self._env.open_db(b"positions")
-            self._ids = self._env.open_db(b"ids")
-            self._times = self._env.open_db(b"times")
-            self._about = self._env.open_db(b"about")
+            self._data = self._open_db(b"data")
+            self._positions = self._open_db(b"positions")
+            self._ids = self._open_db(b"ids")
+            self._times = self._open_db(b"times")
+            self._about = self._open_db(b"about")
         except lmdb.Error as error:
             raise explained(error, folder) from None
         self._reading: Any = None
@@ -97,6 +105,9 @@ class LmdbStore:
         self._closed = False
         self._is_damaged = False
         self._ids_kept = {partition: len(hashes) for partition, hashes in self.ids().items()}
+
+    def _open_db(self, name: bytes) -> Any:
+        return self._env.open_db(name, create=not self._read_only)
 
     @classmethod
     def open(cls, folder: Path, about: About) -> tuple[LmdbStore, str]:
@@ -129,6 +140,12 @@ class LmdbStore:
         self._env.sync(True)
 
     # Reading.
+
+    def is_of(self, about: About) -> bool:
+        """Whether what is on disk was begun as a copy of this stream."""
+        with self._read(), self._env.begin(db=self._about) as txn:
+            left = msgspec.json.decode(txn.get(b"about") or b"{}", type=About)
+        return msgspec.structs.replace(left, closed_ns=0, boot="") == about
 
     def renew(self) -> None:
         """Let `get` see all that has been written; for the one thread that uses `get`."""
@@ -356,6 +373,9 @@ class LmdbStore:
             self._closed = True
             if self._reading is not None:
                 self._reading.abort()
+            if self._read_only:
+                self._env.close()
+                return
             closed_ns = 0 if self._is_damaged else time.time_ns()
             try:
                 self._mark(closed_ns=closed_ns)

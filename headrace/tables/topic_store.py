@@ -188,12 +188,12 @@ def pack(
 class TopicStore(LmdbStore):
     """The records of a stream with topics. One thread writes; any thread reads."""
 
-    def __init__(self, folder: Path, about: About) -> None:
-        super().__init__(folder, about)
+    def __init__(self, folder: Path, about: About, *, read_only: bool = False) -> None:
+        super().__init__(folder, about, read_only=read_only)
         try:
-            self._runs = self._env.open_db(b"runs")
-            self._topics = self._env.open_db(b"topics")
-            self._ended = self._env.open_db(b"ended")
+            self._runs = self._open_db(b"runs")
+            self._topics = self._open_db(b"topics")
+            self._ended = self._open_db(b"ended")
             with self._env.begin() as txn:
                 hashes = b"".join([raw[:8] for raw in txn.cursor(self._topics).iternext(keys=False, values=True)])
                 self._known = _Known(np.frombuffer(hashes, dtype="<u8"))

@@ -86,7 +86,8 @@ def test_history_is_whole_over_runs_of_all_sizes_and_after_a_restart(
     async def main(rounds: int) -> None:
         async with headrace_app.open(stream):
             for more in range(rounds, rounds + 5):
-                await stream.topic("C-0000").wait_for(publish(stream, *turns(37, 1)))
+                for ack in [stream.publish(event) for event in turns(37, 1)]:
+                    await stream.topic("C-0000").wait_for(await ack)
                 assert await stream.count_topics() == 37
                 assert await stream.topic("C-0036").count() == more + 1
             copy: Any = stream._history()
