@@ -140,7 +140,7 @@ class Bench:
         return store / ends, in_log / ends
 
     async def fresh(self, name: str, topics: int, seconds: float) -> list[float]:
-        """Milliseconds from `publish` until a record comes to who follows its topic, which is in its history then."""
+        """Milliseconds from `publish` until a record is in its history, where those who follow are told of it."""
         stream = self.stream(name)
         sent: dict[str, float] = {}
         found: list[float] = []
@@ -165,7 +165,7 @@ class Bench:
                     count += 1
                 await asyncio.sleep(0.0005)
             deadline = time.perf_counter() + 10
-            while len(found) < len(sent) and time.perf_counter() < deadline:
+            while len(found) < len(sent) and time.perf_counter() < deadline:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
             for task in tasks:
                 task.cancel()
@@ -276,9 +276,10 @@ async def follow_in_turns(bench: Bench, rounds: int, seconds: float) -> None:
     for count, results in found.items():
         broker, served, sent, wrong = zip(*results, strict=True)
         rate = statistics.median(sent) / seconds
+        of_broker, of_gateway = (statistics.median(each) / seconds for each in (broker, served))
         print(
-            f"  {count:>5} followers at {rate:,.0f} records/s: broker {statistics.median(broker) / seconds:.2f} of a "
-            f"processor, gateway {statistics.median(served) / seconds:.2f}; {sum(wrong)} got anything but their own"
+            f"  {count:>5} followers at {rate:,.0f} records/s: broker {of_broker:.2f} of a processor, gateway "
+            f"{of_gateway:.2f}; {sum(wrong)} got anything but exactly their own"
         )
     one, many = (statistics.median(each[0] for each in found[count]) for count in (1, FOLLOWERS))
     print(f"  broker with {FOLLOWERS:,} followers as a ratio to 1: {many / one:.2f}")

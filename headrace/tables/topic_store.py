@@ -171,7 +171,9 @@ class _Known:
     def forget(self, gone: set[int]) -> None:
         self._since -= gone
         lost = np.array(list(gone), dtype=np.uint64)
-        self._sorted = self._sorted[~np.isin(self._sorted, lost)]
+        if len(self._sorted):
+            at = np.minimum(self._sorted.searchsorted(lost), len(self._sorted) - 1)
+            self._sorted = np.delete(self._sorted, at[self._sorted[at] == lost])
         places = lost & np.uint64(len(self._met) - 1)
         self._met[places[self._met[places] == lost]] = 0
 
@@ -212,8 +214,10 @@ class TopicStore(LmdbStore):
         unnamed: dict[bytes, int] = {}
         cursor = txn.cursor(self._data)
         begun = cursor.set_range(_key(first))
-        if not self._sizes and begun:
-            first = _number(cursor.key())  # the oldest were let go before there was a run
+        # No number comes a second time, also if the records of the last ones have expired.
+        end = max(self._floors.values(), default=0)
+        if not self._sizes:
+            first = _number(cursor.key()) if begun else end  # the oldest were let go before there was a run
         for key, raw in cursor if begun else ():
             found += [0] * (_number(key) - first - len(found))  # what a tombstone has removed
             _, is_tombstone, _, _, _, size, _, _ = _HEAD.unpack_from(raw)
@@ -223,6 +227,7 @@ class TopicStore(LmdbStore):
                 unnamed.pop(topic, None)
             else:
                 unnamed[topic] = found[-1]
+        found += [0] * (end - first - len(found))
         hashes = list(unnamed.values())
         new = set(self._known.without(hashes, np.array(hashes, dtype=np.uint64)))
         newest = _Newest(first, max(_RUN, len(found)))

@@ -213,6 +213,16 @@ def test_records_live_as_long_as_the_streams_retention_says(headrace_app: hr.App
             assert await stream.topic("C-0001").read() == []
         async with headrace_app.open(stream):
             assert await stream.count_topics() == 2
+            copy = stream._history()
+            batch = copy.new_batch()
+            batch.positions = dict(copy.positions)
+            copy.write(batch, now_s=half + 3700)
+            assert await stream.count_topics() == 0
+        async with headrace_app.open(stream):
+            for ack in [stream.publish(event) for event in turns(10, 1)]:
+                await stream.topic("C-0000").wait_for(await ack)
+            assert await stream.count_topics() == 10
+            assert await stream.topic("C-0003").read() == [Event("C-0003", 0)]
 
     asyncio.run(main())
 
