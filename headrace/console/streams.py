@@ -12,6 +12,7 @@ from headrace.console.console import Console
 from headrace.console.gated import Gated
 from headrace.console.health import BEHIND
 from headrace.console.producing import Producing
+from headrace.console.topics import Topics
 from headrace.console.viewer import Viewer
 from headrace.console.watch import StreamView
 from headrace.errors import HeadraceError
@@ -21,6 +22,7 @@ from headrace.log.schemas import SchemaVersion, changes
 
 _TABS = {
     "records": "Records",
+    "topics": "Topics",  # of a stream that has any
     "partitions": "Partitions",
     "schema": "Schema",
     "produce": "Produce",
@@ -182,9 +184,14 @@ def _show(console: Console, name: str, tab: str, asked: dict[str, str]) -> None:
     figures = parts.Figures(
         rate="Comes in", records="Records", size="Size", partitions="Partitions", kept="Kept", lag="Largest lag"
     )
+    declared = console.app.streams.get(name)
+    has_topics = declared is not None and declared.has_topics
+    if tab == "topics" and not has_topics:
+        tab = "records"
     with ui.tabs().props("dense no-caps align=left inline-label") as tabs:
         for each, words in _TABS.items():
-            ui.tab(each, label=words)
+            if each != "topics" or has_topics:
+                ui.tab(each, label=words)
 
     def open_again() -> None:
         ui.timer(0.01, opened, once=True)
@@ -194,6 +201,8 @@ def _show(console: Console, name: str, tab: str, asked: dict[str, str]) -> None:
             viewer = Gated(
                 console, "consume", name, lambda: Viewer(console, name, asked), opened=open_again, end=Viewer.stop
             )
+        with ui.tab_panel("topics"):
+            topics = Gated(console, "consume", name, lambda: Topics(console, name), opened=open_again)
         with ui.tab_panel("partitions"):
             partitions = _Partitions(console, name)
         with ui.tab_panel("schema"):
@@ -213,7 +222,12 @@ def _show(console: Console, name: str, tab: str, asked: dict[str, str]) -> None:
                 viewer.made.remember()
             else:
                 viewer.made.stop()
-        gated: dict[str, Gated[Any]] = {"records": viewer, "schema": schema, "produce": producing}
+        gated: dict[str, Gated[Any]] = {
+            "records": viewer,
+            "topics": topics,
+            "schema": schema,
+            "produce": producing,
+        }
         part = gated[chosen].made if chosen in gated else None
         if part is not None and part not in loaded:
             loaded.append(part)

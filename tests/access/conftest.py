@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import pytest
+from console.conftest import browser, open_page
 
 from headrace import settings
 from headrace.access import ADMINS, APPS
@@ -15,6 +16,9 @@ from headrace.settings import Settings
 from headrace.substrate import site
 from headrace.substrate._ports import free_ports
 from headrace.substrate.authority import Authority
+
+# Here and not in a test's module: there, a package's fixture would last until the run ends.
+__all__ = ["browser", "open_page"]
 
 GROUPS = {
     "ann": ("ports",),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from console.conftest import browser, open_page, running
+from console.conftest import running
 
 import headrace as hr
 from headrace import settings as _settings
@@ -31,8 +31,6 @@ from . import vault
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-
-__all__ = ["browser", "open_page"]
 
 GOLD = "gold-4711"
 POLICY = Policy(

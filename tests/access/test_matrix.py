@@ -259,7 +259,7 @@ def test_websockets(world: World) -> None:
     def talk(user: str, path: str, say: str) -> bool:
         headers = {"Authorization": f"Bearer {world.tokens[user]}"}
         try:
-            with connect(f"{address}{path}", additional_headers=headers) as opened:
+            with connect(f"{address}{path}", additional_headers=headers, close_timeout=1) as opened:
                 if say:
                     opened.send(say)
                 return bool(opened.recv(timeout=15))
@@ -281,7 +281,7 @@ def test_changes_of_a_table(world: World) -> None:
     def follows(user: str, stream: str, _: str) -> bool:
         headers = {"Authorization": f"Bearer {world.tokens[user]}"}
         try:
-            with connect(f"{address}/changes/{stream}", additional_headers=headers):
+            with connect(f"{address}/changes/{stream}", additional_headers=headers, close_timeout=1):
                 return True
         except InvalidStatus as error:
             return _allowed(error.response.status_code)
@@ -343,10 +343,9 @@ def test_what_is_headraces_own_is_closed(world: World, users: Users) -> None:
         raw = hr.Stream(stream, bytes, site=lambda: app.site)
         try:
             if action == "produce":
-                producer = app.producer(options={"message.timeout.ms": 10_000})
-                producer.send(raw, b"{}", key="zz").result()
-                producer.delete(raw, "zz").result()
-                producer.close()
+                with app.producer(options={"message.timeout.ms": 10_000}) as producer:
+                    producer.send(raw, b"{}", key="zz").result()
+                    producer.delete(raw, "zz").result()
             else:
                 app.consumer(raw, until="end").close()
                 with app.consumer(raw, until="end") as messages:
@@ -391,7 +390,9 @@ def test_right_that_is_taken_away_ends_what_is_open(
         _ask(address, "GET", f"/streams/{stream}?wait=30", token, None), world.services._loop
     )
     with connect(
-        f"{address.replace('http', 'ws')}/streams/{stream}?start=latest&mode=read", additional_headers=headers
+        f"{address.replace('http', 'ws')}/streams/{stream}?start=latest&mode=read",
+        additional_headers=headers,
+        close_timeout=1,
     ) as follower:
         assert not waiting.done()
         users.set_groups(user, ())

@@ -231,6 +231,7 @@ def test_judge_three_seeds_and_cases_by_hand_finds_each_fraud_once_and_nothing_e
 
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.slow
 def test_restart_repeats_alerts_and_the_table_and_the_lake_have_them_once(
     fraud: Fraud, run_pipelines: Any
 ) -> None:

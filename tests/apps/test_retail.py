@@ -79,6 +79,7 @@ def test_generate_same_seed_and_start_makes_the_same_receipts_also_late_double_a
     assert all(each.amount == round(each.amount, 2) for each in first)
 
 
+@pytest.mark.slow
 def test_live_ledger_final_replay_and_batch_figures_are_those_added_up_by_hand(
     retail: SimpleNamespace, headrace_app: hr.App, headrace_spark: SparkSession, run_pipelines: Callable[..., Any]
 ) -> None:

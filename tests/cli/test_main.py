@@ -29,6 +29,10 @@ COMMANDS = {
     "pipeline pause", "pipeline resume", "pipeline restart",
     "schema list", "schema show", "schema check",
     "token add", "token list", "token remove",
+    "user add", "user list", "user groups", "user token", "user remove",
+    "access show", "access check", "access set", "access apply",
+    "certificate make", "certificate show",
+    "topic list", "topic count", "topic read", "topic follow",
 }  # fmt: skip
 
 

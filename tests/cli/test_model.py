@@ -151,6 +151,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         run_headrace("down", cwd=folder)
 
 
+@pytest.mark.slow
 def test_run_trains_and_scores(fleet: Path) -> None:
     said = run_headrace("describe", "app.py", cwd=fleet).text
     assert "training learn: telemetry → model wear" in said

@@ -50,6 +50,7 @@ def test_new_name_given_writes_a_project_that_can_be_described_with_no_log(run_a
 
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.slow
 def test_new_project_followed_step_by_step_runs_as_it_is(tmp_path: Path) -> None:
     assert run_headrace("new", "shop", "-o", "json", cwd=tmp_path).json["folder"] == "shop"
     shop = tmp_path / "shop"

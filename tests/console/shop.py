@@ -30,7 +30,7 @@ class Spend(hr.Record):
     purchases: int
 
 
-purchases = app.stream("purchases", Purchase, key="customer", time="at", partitions=2)
+purchases = app.stream("purchases", Purchase, key="customer", time="at", partitions=2, topics=True)
 alerts = app.stream("alerts", Alert, key="customer", partitions=2)
 spend = app.table("spend", Spend, key="customer", partitions=2)
 

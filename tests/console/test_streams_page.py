@@ -71,6 +71,23 @@ def test_list_of_streams_shows_the_apps_own_and_others_when_asked(world: World, 
     page.get_by_role("tab", name="Records").wait_for()
 
 
+def test_topics_of_a_stream_are_found_and_lead_to_their_records(world: World, open_page: Open) -> None:
+    purchases = world.app.streams["purchases"]
+    at = datetime.now(UTC)
+    made = [purchases.record_type(id=f"t-{n}", customer=f"topic-{n % 3}", amount=1.0, at=at) for n in range(7)]
+    send(world, purchases, *made)
+
+    page = open_page(f"{world.address}/console/streams/purchases?tab=topics")
+    page.get_by_label("How topics begin").fill("topic-")
+    page.get_by_label("How topics begin").press("Enter")
+    page.get_by_text("3 topics").wait_for()
+    row = page.get_by_role("row", name="topic-0")
+    row.get_by_role("cell", name="3", exact=True).wait_for()
+    row.get_by_text("topic-0").click()
+    page.wait_for_url("**key=topic-0")
+    page.get_by_role("cell", name="t-6", exact=False).first.wait_for()
+
+
 def test_record_that_holds_scripts_is_text_everywhere(
     world: World, open_page: Open, make: Callable[..., hr.Stream[Any]]
 ) -> None:

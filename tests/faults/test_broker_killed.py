@@ -46,10 +46,10 @@ def test_broker_killed_during_produce_loses_and_doubles_nothing(start_site):
     app.create()
     pid = pid_of(found, "main-broker-1")
 
-    acks, _ = produce(app, stream, 200_000, 60_000, lambda: os.kill(pid, signal.SIGKILL))
+    acks, _ = produce(app, stream, 60_000, 20_000, lambda: os.kill(pid, signal.SIGKILL))
 
     verdict = judge(app, stream, acks)
-    assert verdict.acknowledged == 200_000
+    assert verdict.acknowledged == 60_000
     assert (verdict.lost, verdict.doubled, verdict.misplaced) == ([], [], [])
     broker = next(each for each in sites.status(found) if each.name == "main-broker-1")
     assert broker.pid != pid

@@ -32,7 +32,7 @@ from headrace.testing import wait_until
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(400)]
 
 logger = logging.getLogger(__name__)
-KILLS = int(os.environ.get("FAULTS_KILLS", "3"))
+KILLS = int(os.environ.get("FAULTS_KILLS", "2"))
 LINES = 1500  # in each file
 TOML = """
 [gateway.sockets.told]

@@ -77,11 +77,11 @@ def constant(value: float) -> Linear:
     return Linear((0.0, 0.0, 0.0), value)
 
 
-def test_thousand_swaps_under_load_score_every_record_by_one_whole_version(
+def test_hundreds_of_swaps_under_load_score_every_record_by_one_whole_version(
     fleet: Fleet, run_services: Running
 ) -> None:
     """Each version gives its own number plus the temperature: a score by half of one and half of another shows."""
-    swaps, wear = 1000, fleet.wear
+    swaps, wear = 300, fleet.wear
     records = [
         record_of(
             document(Linear((1.0, 0.0, 0.0), 1000.0 * number), model=wear.name, version=number, features=FEATURES)
@@ -127,7 +127,7 @@ def test_thousand_swaps_under_load_score_every_record_by_one_whole_version(
     for message in scored:
         assert message.record.score == 1000.0 * message.record.version + message.record.number
         assert message.headers["ce_modelversion"] == str(message.record.version)
-    assert len({message.record.version for message in scored}) > 100
+    assert len({message.record.version for message in scored}) > 30
     assert fleet.exceptions() == []
 
 
