@@ -119,6 +119,11 @@ class Follower:
             ended=ended,
         )
 
+    @property
+    def begun(self) -> bool:
+        """Whether it knows where it begins: whatever comes from now on is seen."""
+        return bool(self._positions)
+
     def close(self) -> None:
         """Let the thread end; it does within a tick or the answer of the log it waits for."""
         self._stop.set()

@@ -209,7 +209,7 @@ class Viewer:
         self._follower = Follower(self._console.site, self._name, filter)
         self._follow.set_text("Pause")
         self._follow.props["icon"] = "pause"
-        self._said.set_text("Following: waiting for records …")
+        self._said.set_text(_BEGINNING)
         for button in (self._older, self._newer):
             button.set_enabled(False)
 
@@ -242,7 +242,9 @@ class Viewer:
         self._turn = not self._turn
         if seen.lines and (self._turn or seen.one_of == 1):  # what is sampled changes all at once: once a second
             self._table.set(list(reversed(self._lines)))
-        self._said.set_text(_say_seen(seen, self._filter().looks_inside))
+        self._said.set_text(
+            _say_seen(seen, self._filter().looks_inside) if follower.begun or seen.problem else _BEGINNING
+        )
         if seen.ended:
             self.stop()
             self._said.set_text(seen.problem)
@@ -393,6 +395,9 @@ def _say_page(page: Page, filtered: bool, direction: str) -> str:
         f", {'back ' if direction == 'older' else ''}to {parts.clock(page.looked_to)}" if page.looked_to else ""
     )
     return f"{found}{where}. {'Older' if direction == 'older' else 'Newer'} goes on."
+
+
+_BEGINNING = "Looking for the end …"
 
 
 def _say_seen(seen: Seen, filtered: bool) -> str:

@@ -72,7 +72,7 @@ def test_list_of_streams_shows_the_apps_own_and_others_when_asked(world: World, 
 
 
 def test_topics_of_a_stream_are_found_and_lead_to_their_records(world: World, open_page: Open) -> None:
-    purchases = world.app.streams["purchases"]
+    purchases = world.app.site.admin().stream("purchases")
     at = datetime.now(UTC)
     made = [purchases.record_type(id=f"t-{n}", customer=f"topic-{n % 3}", amount=1.0, at=at) for n in range(7)]
     send(world, purchases, *made)
