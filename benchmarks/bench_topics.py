@@ -206,6 +206,8 @@ class Follower(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if not self.opened.done():
             self.opened.set_result(None)
+            if not data.startswith(b"HTTP/1.1 200"):
+                raise SystemExit(f"the gateway answers {data[:200]!r}")
         self.got.append(data)
 
     def records(self) -> list[dict[str, Any]]:
@@ -233,24 +235,28 @@ async def followers(bench: Bench, count: int, seconds: float, gateway: psutil.Po
     broker = broker_process(bench.settings)
     before = cpu(broker), cpu(gateway)
     started, sent = time.perf_counter(), 0
-    with bench.app.producer("rate", profile="latency") as producer:
+    # The producer gathers for a moment: the broker is given the same however busy this process is.
+    with bench.app.producer("rate", options={"linger.ms": 5}) as producer:
         while (now := time.perf_counter()) < started + seconds:
             while sent < (now - started) * RATE:
                 producer.send(stream, event(topics[sent % FOLLOWERS], sent // FOLLOWERS)).ignore()
                 sent += 1
             await asyncio.sleep(0.001)
+        after = cpu(broker), cpu(gateway)
         wanted = [sent // FOLLOWERS + (number < sent % FOLLOWERS) for number in range(count)]
         deadline = time.perf_counter() + 20
         while time.perf_counter() < deadline:
             if all(b"".join(c.got).count(b"data: ") >= n for c, n in zip(clients, wanted, strict=True)):
                 break
             await asyncio.sleep(0.2)
-    after = cpu(broker), cpu(gateway)
     wrong = 0
     for client, topic, n in zip(clients, topics, wanted, strict=False):
         got = [(each["container"], each["number"]) for each in client.records()]
-        wrong += got != [(topic, number) for number in range(n)]
+        if got != [(topic, number) for number in range(n)]:
+            wrong += 1
+            print(f"  {topic}: wanted {n}, got {len(got)}: {got[:3]} … {got[-3:]}")
         client.transport.close()
+    await asyncio.sleep(2.0)  # until the gateway knows that they have gone
     return after[0] - before[0], after[1] - before[1], sent, wrong
 
 
