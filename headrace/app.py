@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from headrace import settings as _settings
 from headrace.access import Access
 from headrace.errors import DefinitionError
+from headrace.links.roaming import RoamingConsumer
 from headrace.log.admin import is_own
 from headrace.log.consumer import Consumer
 from headrace.log.offsets import Delivery, Start
@@ -531,6 +532,31 @@ class App:
         """A producer for any of the streams; `profile="latency"` sends each record at once."""
         return self.site.producer(element, profile=profile, options=options)
 
+    @overload
+    def consumer(
+        self,
+        *streams: Stream[R],
+        group: str | None = ...,
+        start: Start = ...,
+        until: Literal["end"] | None = ...,
+        delivery: Delivery = ...,
+        topics: str | Sequence[str] | None = ...,
+        options: Mapping[str, Any] | None = ...,
+        sites: None = ...,
+    ) -> Consumer[R]: ...
+
+    @overload
+    def consumer(
+        self,
+        *streams: Stream[R],
+        group: str | None = ...,
+        start: Start = ...,
+        delivery: Delivery = ...,
+        topics: str | Sequence[str] | None = ...,
+        options: Mapping[str, Any] | None = ...,
+        sites: Sequence[str],
+    ) -> RoamingConsumer[R]: ...
+
     def consumer(
         self,
         *streams: Stream[R],
@@ -540,22 +566,32 @@ class App:
         delivery: Delivery = "at_least_once",
         topics: str | Sequence[str] | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Consumer[R]:
+        sites: Sequence[str] | None = None,
+    ) -> Consumer[R] | RoamingConsumer[R]:
         """A consumer of one or several streams.
 
         With `group`, its position is kept in the log and its partitions are shared with other members;
         `start` then only matters to a new group. Without one, it reads all partitions from `start`, to the
         present end if `until="end"`. `topics` leaves out all but the records with these keys; a `*` at the end
-        of one stands for anything.
+        of one stands for anything. With `sites`, in the order of preference, it reads at the first that answers,
+        and moves to the next when that one is gone.
         """
-        return self.site.consumer(
-            *streams,
+        choices: dict[str, Any] = {
+            "group": group,
+            "start": start,
+            "until": until,
+            "delivery": delivery,
+            "topics": None if topics is None else Selection(topics),
+            "options": options,
+        }
+        if sites is None:
+            return self.site.consumer(*streams, **choices)
+        return RoamingConsumer(
+            [self.settings.site_named(name) for name in sites],
+            lambda site, roaming: site.consumer(*streams, **choices, roaming=roaming),
+            streams,
+            app=self.name,
             group=group,
-            start=start,
-            until=until,
-            delivery=delivery,
-            topics=None if topics is None else Selection(topics),
-            options=options,
         )
 
     def metrics(self, element: str) -> Metrics:

@@ -19,6 +19,7 @@
     ├── HttpError              a request is answered with this status                    exit 1
     │   └── BusyError          … 503, for now: too much is going on
     │       └── NoModelError   … because a model has no version yet
+    ├── LinkError              a link cannot copy, or a group cannot be moved            exit 10
     ├── PipelineError          a pipeline failed, or does what Spark cannot              exit 7
     ├── ModelError             a version of a model was refused                          exit 9
     ├── StoreError             a store refused what was asked                            exit 8
@@ -131,6 +132,12 @@ class AccessError(LogError, PermissionError):
 
 class LostRecordsError(LogError):
     """Records were deleted before their reader came: `stream`, `partition`, `first`, `last` name them."""
+
+
+class LinkError(HeadraceError):
+    """Sites cannot be linked so, a stream cannot be copied, or a group cannot be moved to another site."""
+
+    exit_code = 10
 
 
 class HttpError(HeadraceError):

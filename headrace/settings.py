@@ -37,7 +37,19 @@ VARIABLES = {
     "HEADRACE_CONSOLE": "whether headrace run serves the console: true or false",
 }
 CLIENT_PREFIX = "HEADRACE_CLIENT_"
-_TOP_KEYS = ("site", "cache", "java_home", "lake", "models", "spark", "http", "gateway", "console", "sites")
+_TOP_KEYS = (
+    "site",
+    "cache",
+    "java_home",
+    "lake",
+    "models",
+    "spark",
+    "http",
+    "gateway",
+    "console",
+    "sites",
+    "links",
+)
 _SPARK_KEYS = ("master", "memory", "checkpoints")
 _HTTP_KEYS = (
     "host", "port", "names", "max_body", "max_connections", "max_requests", "rate",
@@ -46,6 +58,7 @@ _HTTP_KEYS = (
 )  # fmt: skip
 _CONSOLE_KEYS = ("enabled", "read_only")
 _GATEWAY_KEYS = ("enabled", "streams", "sockets", "directories")
+_LINK_KEYS = ("sites", "streams", "both_ways", "rate", "first")
 _SITE_KEYS = ("brokers", "port", "heap", "broker", "properties", "secure", "user", "listener")
 _LISTENER_KEYS = ("host", "port", "name", "certificate", "key")
 # What decides who is let in; to set it by hand could open a door that nobody sees.
@@ -148,6 +161,26 @@ class SiteSettings:
 
 
 @dataclass(frozen=True)
+class LinkSettings:
+    """Streams that are copied from the first site to the second, and back if `both_ways`.
+
+    `rate_bytes` is a second, 0 for no limit; those of `first` go before the others.
+    """
+
+    name: str
+    sites: tuple[str, str]
+    streams: tuple[str, ...]
+    both_ways: bool = False
+    rate_bytes: int = 0
+    first: tuple[str, ...] = ()
+
+    def ways(self) -> list[tuple[str, str]]:
+        """From which site to which."""
+        there, back = self.sites, (self.sites[1], self.sites[0])
+        return [there, back] if self.both_ways else [there]
+
+
+@dataclass(frozen=True)
 class SparkSettings:
     """Where and how pipelines run: the master, the driver's heap, the checkpoints' folder, Spark's own options."""
 
@@ -236,6 +269,7 @@ class Settings:
     http: HttpSettings = field(default_factory=HttpSettings)
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     console: ConsoleSettings = field(default_factory=ConsoleSettings)
+    links: Mapping[str, LinkSettings] = field(default_factory=dict)
 
     @property
     def state(self) -> Path:
@@ -324,6 +358,7 @@ def load(root: Path | None = None, *, environ: Mapping[str, str] | None = None) 
         http=_read_http(table.get("http", {}), root, environ),
         gateway=_read_gateway(table.get("gateway", {}), root),
         console=_read_console(table.get("console", {}), environ),
+        links=_read_links(table.get("links", {}), sites),
     )
     settings.site_named()
     return settings
@@ -414,6 +449,47 @@ def _read_site(name: str, body: dict[str, Any], root: Path) -> SiteSettings:
         user=_user(own["user"], f"{where}.user") if "user" in own else None,
         listener=_read_listener(own["listener"], f"{where}.listener", root, secure) if "listener" in own else None,
     )
+
+
+def _read_links(body: Any, sites: Mapping[str, SiteSettings]) -> dict[str, LinkSettings]:
+    if not isinstance(body, dict) or not all(isinstance(each, dict) for each in body.values()):
+        raise SettingsError(f"'links' in {FILE} is not a set of tables.", remedy="Write [links.tokyo-singapore].")
+    return {name: _read_link(name, each, sites) for name, each in body.items()}
+
+
+def _read_link(name: str, body: dict[str, Any], sites: Mapping[str, SiteSettings]) -> LinkSettings:
+    where = f"links.{name}"
+    if not _SITE_NAME.fullmatch(name):
+        raise SettingsError(f"{name!r} is not a name for a link.", remedy="Use small letters, digits and hyphens.")
+    _refuse_unknown(body, _LINK_KEYS, where)
+    linked, streams = _names(body, "sites", where), _names(body, "streams", where)
+    if len(linked) != 2 or linked[0] == linked[1]:
+        raise SettingsError(
+            f"{where}.sites is {list(linked)!r}; a link has two.", remedy='Write sites = ["tokyo", "singapore"].'
+        )
+    for site in linked:
+        if site not in sites:
+            raise SettingsError(
+                f"[{where}] names a site {site!r}; this project has: {', '.join(sorted(sites))}.",
+                remedy=f"Declare it as [sites.{site}].",
+            )
+    if not streams:
+        raise SettingsError(f"[{where}] names no streams.", remedy='Write, for instance, streams = ["orders"].')
+    both_ways = body.get("both_ways", False)
+    if type(both_ways) is not bool:
+        raise SettingsError(f"{where}.both_ways is {both_ways!r}.", remedy="Write true or false.")
+    try:
+        rate_bytes = size_bytes(body["rate"]) if "rate" in body else 0
+    except ValueError as error:
+        raise SettingsError(f"{where}.rate: {error}.", remedy='Write, for instance, rate = "2 MB".') from None
+    return LinkSettings(name, (linked[0], linked[1]), streams, both_ways, rate_bytes, _names(body, "first", where))
+
+
+def _names(body: Mapping[str, Any], key: str, where: str) -> tuple[str, ...]:
+    value = body.get(key, [])
+    if not isinstance(value, list) or not all(isinstance(each, str) and each for each in value):
+        raise SettingsError(f"{where}.{key} is {value!r}, not a list of names.", remedy="Correct it.")
+    return tuple(value)
 
 
 def _read_listener(body: Any, where: str, root: Path, secure: bool) -> ListenerSettings:

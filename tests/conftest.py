@@ -46,8 +46,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file = nodeid.split("::", 1)[0]
             if file.startswith(on_spark):
                 return "spark"
-            if file.startswith("tests/access/"):  # one secure site
-                return "access"
+            for folder in ("access", "links"):  # one secure site, and three that are linked
+                if file.startswith(f"tests/{folder}/"):
+                    return folder
             return "console" if file.startswith(("tests/console/", "tests/ui/")) else file
 
     return ByFile(config, log)

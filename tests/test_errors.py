@@ -28,6 +28,7 @@ EXIT_CODES = {
     "BufferFullError": 5,
     "AccessError": 5,
     "LostRecordsError": 5,
+    "LinkError": 10,
     "HttpError": 1,
     "BusyError": 1,
     "NoModelError": 1,

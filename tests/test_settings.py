@@ -239,7 +239,7 @@ def test_secrets_do_not_show_when_settings_are_printed(tmp_path: Path) -> None:
         (
             "broker = 1",
             r"Unknown key 'broker' in headrace.toml; known are site, cache, java_home, lake, models, spark, "
-            r"http, gateway, console, sites\.",
+            r"http, gateway, console, sites, links\.",
         ),
         (
             "[sites.main]\nbrokrs = 1",

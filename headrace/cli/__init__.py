@@ -17,6 +17,7 @@ from headrace.cli import (
     dlq,
     group,
     lake,
+    link,
     model,
     pipeline,
     project,
@@ -80,6 +81,7 @@ cli.command("consume")(records.consume)
 cli.add_typer(stream.commands, name="stream")
 cli.add_typer(topic.commands, name="topic")
 cli.add_typer(group.commands, name="group")
+cli.add_typer(link.commands, name="link")
 cli.add_typer(schema.commands, name="schema")
 cli.add_typer(dlq.commands, name="dlq")
 cli.add_typer(pipeline.commands, name="pipeline")

@@ -11,7 +11,7 @@ from headrace.cli._context import Context
 from headrace.cli._output import Format, Output, say, show_fields, show_json, show_rows
 from headrace.cli._position import HELP, read_position
 
-commands = typer.Typer(help="Consumer groups: list, describe, seek.", no_args_is_help=True)
+commands = typer.Typer(help="Consumer groups: list, describe, seek, failover.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="GROUP", help="The group's name.")]
 
@@ -75,3 +75,29 @@ def seek(
     else:
         rows = sorted(offsets.items())
         show_rows(["PARTITION", "POSITION"], rows, right=["PARTITION", "POSITION"])
+
+
+@commands.command()
+def failover(
+    context: typer.Context,
+    name: Name,
+    source: Annotated[str, typer.Option("--from", metavar="SITE", help="Where the group was read.")],
+    target: Annotated[str, typer.Option("--to", metavar="SITE", help="Where it is to go on.")],
+    output: Output = Format.TEXT,
+) -> None:
+    """Move a group that nobody reads in to another site: nothing is left out, and nothing comes again."""
+    from headrace.links.failover import failover as move
+
+    moved = move(context.ensure_object(Context).settings, name, source, target)
+    if output is Format.JSON:
+        show_json(moved)
+        return
+    rows = [(m.stream, m.partition, "-" if m.before is None else m.before, m.offset, m.again) for m in moved]
+    columns = ["STREAM", "PARTITION", source.upper(), target.upper(), "HANDLED BEHIND IT"]
+    show_rows(columns, rows, right=columns[1:])
+    again = sum(each.again for each in moved)
+    if again:
+        say(
+            f"{again:,} handled records lie behind the new positions: "
+            "Headrace's consumers leave them out, other clients do not."
+        )

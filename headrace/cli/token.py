@@ -17,6 +17,14 @@ from headrace.units import duration
 commands = typer.Typer(help="Bearer tokens of HTTP servers: add, list, remove.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="Who it is for.")]
+OnlyTopics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topics",
+        metavar="STREAM:TOPIC",
+        help="All it may read: a topic of a stream, or with a * at the end, those that begin so. May be repeated.",
+    ),
+]
 
 
 @commands.command()
@@ -29,6 +37,7 @@ def add(
     expires: Annotated[
         str | None, typer.Option(help='How long it is good, such as "30 days"; else for ever.')
     ] = None,
+    topics: OnlyTopics = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Make a token and show it, this once."""
@@ -36,7 +45,7 @@ def add(
         raise SettingsError(
             "The site is secure: a token is somebody's.", remedy=f"Make a user's: headrace user token {name}"
         )
-    text = _tokens(context).add(name, scope, expires=read_expiry(expires))
+    text = _tokens(context).add(name, scope, expires=read_expiry(expires), topics=topics or None)
     if output is Format.JSON:
         show_json({"name": name, "token": text})
     else:
@@ -55,6 +64,7 @@ def list_tokens(context: typer.Context, output: Output = Format.TEXT) -> None:
                 {
                     "name": each.name,
                     "scopes": sorted(each.scopes),
+                    "topics": each.topics,
                     "created": each.created,
                     "expires": each.expires,
                     "valid": each.is_valid(now),
@@ -69,12 +79,13 @@ def list_tokens(context: typer.Context, output: Output = Format.TEXT) -> None:
             (
                 each.name,
                 " ".join(sorted(each.scopes)),
+                "-" if each.topics is None else " ".join(each.topics),
                 f"{each.created:%Y-%m-%d}",
                 f"{each.expires:%Y-%m-%d}" + ("" if each.is_valid(now) else ", over") if each.expires else "never",
             )
             for each in tokens
         ]
-        show_rows(["TOKEN", "SCOPES", "CREATED", "EXPIRES"], rows)
+        show_rows(["TOKEN", "SCOPES", "TOPICS", "CREATED", "EXPIRES"], rows)
 
 
 @commands.command()

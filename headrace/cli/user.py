@@ -11,7 +11,7 @@ import typer
 from headrace.access import ADMINS, APPS
 from headrace.cli._context import Context
 from headrace.cli._output import Format, Output, say, say_count, show_json, show_rows, tell
-from headrace.cli.token import read_expiry
+from headrace.cli.token import OnlyTopics, read_expiry
 from headrace.errors import NotFoundError, SettingsError
 from headrace.http.tokens import Tokens
 from headrace.log.users import Users
@@ -21,6 +21,7 @@ commands = typer.Typer(help="Users of a secure site: add, list, groups, token, r
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The user's name.")]
 _SCOPES = ("read", "write")
+_SCOPES_OF_TOPICS = ("read",)
 
 
 @commands.command()
@@ -101,6 +102,7 @@ def token(
         str | None, typer.Option(help='How long it is good, such as "30 days"; else for ever.')
     ] = None,
     called: Annotated[str | None, typer.Option("--name", help="The token's name; else the user's.")] = None,
+    topics: OnlyTopics = None,
     output: Output = Format.TEXT,
 ) -> None:
     """Make a token with which a user asks HTTP servers and the console, and show it, this once."""
@@ -108,7 +110,8 @@ def token(
     if name not in _users(found).policy().users:
         raise NotFoundError(f"There is no user {name!r}.", remedy=f"Make it first: headrace user add {name}")
     tokens = Tokens(found.settings.tokens_file)
-    text = tokens.add(called or name, scope or _SCOPES, expires=read_expiry(expires), user=name)
+    scopes = scope or (_SCOPES_OF_TOPICS if topics else _SCOPES)
+    text = tokens.add(called or name, scopes, expires=read_expiry(expires), user=name, topics=topics or None)
     if output is Format.JSON:
         show_json({"name": called or name, "user": name, "token": text})
     else:

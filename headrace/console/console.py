@@ -13,6 +13,7 @@ from nicegui import ui
 from headrace.access import Action
 from headrace.app import App
 from headrace.console.guard import ACT, ENDED, Visitor, why_not_in
+from headrace.console.incoming import Incoming
 from headrace.console.watch import Watch
 from headrace.errors import AccessError, HeadraceError
 from headrace.http.client import Answer, HttpClient
@@ -46,6 +47,7 @@ class Console:
     ) -> None:
         self.app = app
         self.watch = Watch(app.site, app.name)
+        self.incoming = Incoming(app.settings)
         self.rights = rights or Rights(app.site.settings)
         self._tokens = tokens
         self._read_only = read_only
@@ -184,4 +186,5 @@ class Console:
 
     async def close(self) -> None:
         await self._http.close()
+        await asyncio.to_thread(self.incoming.close)
         await asyncio.to_thread(self.watch.stop)

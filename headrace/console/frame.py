@@ -44,6 +44,8 @@ _PAGES = (
     ("/console/tables/{name}", "tables", "table", "", ""),
     ("/console/models", "models", "models", "Models", "insights"),
     ("/console/models/{name}", "models", "model", "", ""),
+    ("/console/links", "links", "links", "Links", "sync_alt"),
+    ("/console/links/{name}", "links", "link", "", ""),
     ("/console/letters", "letters", "letters", "Dead letters", "mark_email_unread"),
     ("/console/letters/{name}", "letters", "letters_of", "", ""),
     ("/console/exceptions", "exceptions", "exceptions", "Exceptions", "report"),
@@ -191,6 +193,7 @@ def _menu(console: Console) -> None:
             ("services", len(app.services)),
             ("tables", sum(1 for table in app.tables if table.name in seen)),
             ("models", len(app.models)),
+            ("links", len(console.settings.links)),
         ):
             counts[name].set_text(str(value) if value else "")
 

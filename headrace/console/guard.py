@@ -67,6 +67,8 @@ class Visitor:
 
 def why_not_in(token: Token, rights: Rights | None) -> str:
     """Why a token lets nobody in; empty if it does. On a secure site it must be a user's."""
+    if token.topics is not None:
+        return f"Token {token.name!r} is for some topics only, and a page shows more than these."
     if not token.scopes & SEE:
         return f"Token {token.name!r} lacks the scope read."
     if rights is not None and rights.is_secure:

@@ -40,6 +40,7 @@ class Topics:
         self._console = console
         self._name = name
         self._place = _Place()
+        self._is_shown = False
         with parts.bar():
             self._prefix = ui.input(placeholder="how topics begin").props(
                 'dense outlined clearable aria-label="How topics begin"'
@@ -59,10 +60,16 @@ class Topics:
         with parts.bar():
             self._before = parts.button("Before", self._go_back, icon="chevron_left")
             self._next = parts.button("Next", self._go_on, icon="chevron_right")
+        parts.every(_LOOK_S, self._look_again)  # beside the rest, so that it is taken away with it
 
     async def load(self) -> None:
         """Look now, and again and again while the page is open."""
-        parts.every(_LOOK_S, self._look)
+        self._is_shown = True
+        await self._look()
+
+    async def _look_again(self) -> None:
+        if self._is_shown:
+            await self._look()
 
     def _open(self, row: dict[str, Any]) -> None:
         ui.navigate.to(parts.link("streams", self._name, key=row["id"]))

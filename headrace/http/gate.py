@@ -14,10 +14,10 @@ from headrace.access import Decides, refusal
 from headrace.errors import AccessError, BusyError, HeadraceError, HttpError, TooLargeError
 from headrace.http.answers import Answer, answer_of_error, answer_of_incident, status_of
 from headrace.http.limits import RateLimit
-from headrace.http.message import Request
+from headrace.http.message import Request, decode
 from headrace.http.router import Router
 from headrace.http.routes import PUBLIC, Route
-from headrace.http.tokens import Tokens
+from headrace.http.tokens import Token, Tokens
 from headrace.metrics import Metrics
 from headrace.settings import HttpSettings
 from headrace.units import say_bytes
@@ -145,6 +145,8 @@ class Gate:
                     "www-authenticate": 'Bearer realm="headrace"' + (', error="invalid_token"' if text else "")
                 },
             )
+        if token.topics is not None:
+            _check_topics(request, token)
         if token.scopes.isdisjoint(request.route.accepts):
             raise HttpError(
                 403,
@@ -154,7 +156,7 @@ class Gate:
         request.token = token
 
     def _check_right(self, request: Request, rights: Decides) -> None:
-        right, stream = request.route.right, request.segments[0]
+        right, (stream, *_) = request.route.right, _named(request)
         if right == "any":
             if not rights.sees(request.user, stream):
                 raise refusal(request.user, "consume", stream)
@@ -171,7 +173,7 @@ class Gate:
 
     def why_worthless(self, request: Request) -> str:
         """Why something that lasts may go on no longer; "" if it may."""
-        if request.token and self.tokens and not self.tokens.still(request.token):
+        if request.token and self.tokens and self.tokens.still(request.token) != request.token:
             return "The token is no longer valid."
         try:
             self.check_rights(request)
@@ -270,6 +272,28 @@ def check_origin(origin: bytes, host: bytes) -> None:
         raise HttpError(
             403, "The request comes from a page of another host.", remedy="Open the page from this server."
         )
+
+
+def _check_topics(request: Request, token: Token) -> None:
+    """Let a token for some topics do nothing but read these; whether there are others is not told."""
+    if not request.route.topics:
+        raise HttpError(
+            403,
+            f"Token {token.name!r} is for some topics only, and this is none of them.",
+            remedy="Ask for /streams/STREAM/topics, and for what is below it.",
+        )
+    stream, *rest = _named(request)
+    if not (token.covers(stream, rest[0]) if rest else token.topics_of(stream)):
+        what = f"topic {rest[0][:100]!r} of stream {stream!r}" if rest else f"any topic of stream {stream!r}"
+        raise HttpError(
+            403, f"Token {token.name!r} does not cover {what}.", remedy="Ask for what it was made for."
+        )
+
+
+def _named(request: Request) -> list[str]:
+    """The stream that a request is about, then what its path names besides; as its handler gets them."""
+    given, named = request.route.topics, [decode(each) for each in request.segments]
+    return [given, *named] if isinstance(given, str) and given else named
 
 
 def _bearer(headers: dict[bytes, bytes]) -> str:

@@ -27,7 +27,8 @@ class Route:
     """One handler: its method and path, what it takes and gives, and which scopes let a token in.
 
     `right` is what a token's user needs on a secure site, on the stream that the path's first segment names; with
-    `any`, some right on it, and the handler asks for what it needs.
+    `any`, some right on it, and the handler asks for what it needs. A token for some topics may use
+    routes with `topics` only: their path names the stream, unless `topics` does, and then the topic, if any.
     """
 
     method: str
@@ -43,6 +44,7 @@ class Route:
     urgent: bool = False  # answered under any load: the probes
     counted: bool = True  # among this server's requests and their latencies
     right: Right = ""
+    topics: bool | str = False
 
     @property
     def name(self) -> str:
@@ -72,9 +74,11 @@ class Routes:
         for route in other:
             self._add(route)
 
-    def get(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
+    def get(
+        self, path: str, *, scope: str = "", right: Right = "", topics: bool | str = False
+    ) -> Callable[[F], F]:
         """Answer GET, and HEAD; cancelled when the client goes away."""
-        return self._adder("GET", path, scope or "read", right=right)
+        return self._adder("GET", path, scope or "read", right=right, topics=topics)
 
     def post(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
         """Answer POST."""
@@ -92,19 +96,25 @@ class Routes:
         """Answer DELETE."""
         return self._adder("DELETE", path, scope or "write", right=right)
 
-    def sse(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
+    def sse(
+        self, path: str, *, scope: str = "", right: Right = "", topics: bool | str = False
+    ) -> Callable[[F], F]:
         """Send the values of an async generator as server-sent events."""
-        return self._adder("GET", path, scope or "read", "events", right=right)
+        return self._adder("GET", path, scope or "read", "events", right=right, topics=topics)
 
-    def websocket(self, path: str, *, scope: str = "", right: Right = "") -> Callable[[F], F]:
+    def websocket(
+        self, path: str, *, scope: str = "", right: Right = "", topics: bool | str = False
+    ) -> Callable[[F], F]:
         """Talk over a WebSocket."""
-        return self._adder("WEBSOCKET", path, scope or "write", "websocket", right=right)
+        return self._adder("WEBSOCKET", path, scope or "write", "websocket", right=right, topics=topics)
 
     def _adder(
-        self, method: str, path: str, scope: str, kind: Kind = "plain", *, right: Right
+        self, method: str, path: str, scope: str, kind: Kind = "plain", *, right: Right, topics: bool | str = False
     ) -> Callable[[F], F]:
         def add(function: F) -> F:
-            self._add(make_route(self.name, method, path, function, kind=kind, scope=scope, right=right))
+            self._add(
+                make_route(self.name, method, path, function, kind=kind, scope=scope, right=right, topics=topics)
+            )
             return function
 
         return add
@@ -129,6 +139,7 @@ def make_route(
     urgent: bool = False,
     counted: bool = True,
     right: Right = "",
+    topics: bool | str = False,
 ) -> Route:
     """Check a handler and build its route; DefinitionError names the function and what is wrong."""
     where = f"{function.__module__}.{function.__qualname__}"
@@ -149,7 +160,12 @@ def make_route(
             f"{where} is not async, and would stop all other requests while it works.",
             remedy="Make it async def; await asyncio.to_thread(…) around what blocks.",
         )
+    if topics is True and not names:
+        raise DefinitionError(f"{path!r} of {where} names no stream.", remedy="Name it: topics=…")
     parameters, returns = read_signature(function, method, names)
+    for each in parameters:
+        if topics and each.place == "path" and each.type is not str:  # 7 and 007 are two topics
+            raise DefinitionError(f"{each.name!r} of {where} is no str.", remedy="A topic's name is one.")
     return Route(
         method=method,
         path=path,
@@ -164,6 +180,7 @@ def make_route(
         urgent=urgent,
         counted=counted,
         right=right,
+        topics=topics,
     )
 
 

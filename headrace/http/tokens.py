@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -27,6 +28,18 @@ from headrace.records import Record
 _CHECK_EVERY_S = 1.0
 _NAME = re.compile(r"[\w.-]{1,64}", re.ASCII)
 _SCOPE = re.compile(r"[a-z][a-z0-9_-]*(:[\w.-]+)?", re.ASCII)
+_TOPICS = re.compile(r"[\w.-]+:[^\0]+", re.ASCII)
+_TOPICS_MAX_BYTES = 400  # listing goes by the first 408 bytes of a name
+
+
+class Topics(NamedTuple):
+    """One topic of a stream, or all whose names begin alike."""
+
+    name: str
+    is_prefix: bool
+
+    def has(self, topic: str) -> bool:
+        return topic.startswith(self.name) if self.is_prefix else topic == self.name
 
 
 class Token(Record):
@@ -38,9 +51,32 @@ class Token(Record):
     created: datetime
     expires: datetime | None = None
     user: str = ""  # as whom it asks, on a secure site
+    topics: tuple[str, ...] | None = None  # all that it may read, as stream:topic or stream:prefix*
 
     def is_valid(self, now: datetime) -> bool:
         return self.expires is None or now < self.expires
+
+    def topics_of(self, stream: str, prefix: str = "") -> list[Topics]:
+        """The topics of a stream that begin so and that it may read: in the order of names, nothing twice."""
+        if self.topics is None:
+            return [Topics(prefix, is_prefix=True)]
+        found: set[Topics] = set()
+        for each in self.topics:
+            name, _, pattern = each.partition(":")
+            own = Topics(pattern.removesuffix("*"), pattern.endswith("*"))
+            if name == stream and own.name.startswith(prefix):
+                found.add(own)
+            elif name == stream and own.is_prefix and own.has(prefix):
+                found.add(Topics(prefix, is_prefix=True))
+        return sorted(
+            each
+            for each in found
+            if not any(other.is_prefix and other != each and other.has(each.name) for other in found)
+        )
+
+    def covers(self, stream: str, topic: str) -> bool:
+        """Whether it may read a topic."""
+        return any(each.has(topic) for each in self.topics_of(stream))
 
 
 class _File(Record):
@@ -79,8 +115,20 @@ class Tokens:
             ) from None
         return sorted(found.tokens, key=lambda token: token.name)
 
-    def add(self, name: str, scopes: Iterable[str], *, expires: timedelta | None = None, user: str = "") -> str:
-        """Make a token; its text is only here, never again. With a `user`, it may what that user may."""
+    def add(
+        self,
+        name: str,
+        scopes: Iterable[str],
+        *,
+        expires: timedelta | None = None,
+        user: str = "",
+        topics: Iterable[str] | None = None,
+    ) -> str:
+        """Make a token; its text is only here, never again.
+
+        With a `user`, it may what that user may. With `topics`, it reads these and nothing else: `stream:topic`,
+        or `stream:prefix*` for all that begin so.
+        """
         scopes = frozenset(scopes)
         if not _NAME.fullmatch(name):
             raise DefinitionError(f"{name!r} is not a name for a token.", remedy="Use letters, digits and -._")
@@ -91,6 +139,9 @@ class Tokens:
                 )
         if not scopes:
             raise DefinitionError(f"Token {name!r} has no scope.", remedy="Give it one: --scope read")
+        only = None if topics is None else tuple(sorted(set(topics)))
+        if only is not None:
+            _check_topics(name, scopes, only)
         text = f"hr_{secrets.token_urlsafe(32)}"
         now = self._clock.now().replace(microsecond=0)
         try:
@@ -104,7 +155,9 @@ class Tokens:
                 raise DefinitionError(
                     f"There is a token {name!r} already.", remedy=f"Remove it first: headrace token remove {name}"
                 )
-            tokens[name] = Token(name=name, hash=_hash(text), scopes=scopes, created=now, expires=until, user=user)
+            tokens[name] = Token(
+                name=name, hash=_hash(text), scopes=scopes, created=now, expires=until, user=user, topics=only
+            )
         return text
 
     def remove(self, name: str) -> None:
@@ -177,6 +230,19 @@ class Tokens:
                 file.flush()
                 os.fsync(file.fileno())
             draft.replace(self.path)
+
+
+def _check_topics(name: str, scopes: Iterable[str], topics: Iterable[str]) -> None:
+    if any(scope.partition(":")[0] != "read" for scope in scopes):
+        raise DefinitionError(
+            f"Token {name!r} is for some topics, and such a token only reads.", remedy="Give it the scope read."
+        )
+    for each in topics:
+        if not _TOPICS.fullmatch(each) or len(each.partition(":")[2].encode()) > _TOPICS_MAX_BYTES:
+            raise DefinitionError(
+                f"{each[:80]!r} names no topics.",
+                remedy=f"Write STREAM:TOPIC, or STREAM:PREFIX*, of at most {_TOPICS_MAX_BYTES} bytes.",
+            )
 
 
 def _hash(text: str) -> str:

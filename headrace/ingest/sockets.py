@@ -111,6 +111,8 @@ class SocketServer:
         token = self._tokens.find(text) if text else None
         if token is None or token.scopes.isdisjoint(_WRITES):
             raise HttpError(401, "A token with the scope write is needed: SENDER <name> <token>.")
+        if token.topics is not None:
+            raise HttpError(403, f"Token {token.name!r} is for reading some topics only.")
         self._rights.require(token.user, "produce", self.inlet.stream.name)
         return token
 

@@ -16,6 +16,7 @@ import msgspec
 from headrace.errors import HttpError, NotFoundError
 from headrace.http.message import Event, Request, Response
 from headrace.http.routes import Routes
+from headrace.http.tokens import Topics
 from headrace.http.websocket import WebSocket
 from headrace.ingest.inlet import Inlet
 from headrace.ingest.reader import Line
@@ -45,10 +46,11 @@ class TopicRoutes:
         self._inlets = inlets
 
     def add_to(self, routes: Routes) -> None:
-        routes.get("/{name}/topics", right="consume")(self.all)
-        routes.get("/{name}/topics/{topic}", right="consume")(self.history)
-        routes.sse("/{name}/topics/{topic}/follow", right="consume")(self.events)
-        routes.websocket("/{name}/topics/{topic}/follow", scope="read", right="consume")(self.socket)
+        follow = "/{name}/topics/{topic}/follow"
+        routes.get("/{name}/topics", right="consume", topics=True)(self.all)
+        routes.get("/{name}/topics/{topic}", right="consume", topics=True)(self.history)
+        routes.sse(follow, right="consume", topics=True)(self.events)
+        routes.websocket(follow, scope="read", right="consume", topics=True)(self.socket)
 
     def _stream(self, name: str) -> Stream[Any]:
         inlet = self._inlets.get(name)
@@ -58,16 +60,21 @@ class TopicRoutes:
             raise NotFoundError(f"Stream {name!r} has no topics.", remedy="Declare it with topics=True.")
         return inlet.stream
 
-    async def all(self, name: str, prefix: str = "", limit: int = LIMIT, cursor: str = "") -> Response:
+    async def all(
+        self, request: Request, name: str, prefix: str = "", limit: int = LIMIT, cursor: str = ""
+    ) -> Response:
         """The topics whose names begin with `prefix`, a page at a time; with `limit=0`, only their number."""
         stream = self._stream(name)
         _check_limit(limit, least=0)
+        asked = _asked(request, name, prefix)
         headers = as_of(_copy(stream))
         if limit == 0:
-            headers["headrace-count"] = str(await stream.count_topics(prefix))
+            headers["headrace-count"] = str(sum([await _count(stream, each) for each in asked]))
             return Response(TopicPage([]), headers=headers)
         after = read_cursor(cursor).decode(errors="replace") if cursor else None
-        found = [state async for state in stream.topics(prefix, after=after, limit=limit + 1)]
+        found: list[TopicState] = []
+        for each in asked:
+            found += await _listed(stream, each, after, limit + 1 - len(found))
         more = write_cursor(found[limit - 1].name.encode()) if len(found) > limit else None
         return Response(TopicPage(found[:limit], more), headers=headers)
 
@@ -129,6 +136,29 @@ class TopicRoutes:
 
     def _topic(self, name: str, topic: str) -> Topic[Any]:
         return self._stream(name).topic(topic)
+
+
+def _asked(request: Request, stream: str, prefix: str) -> list[Topics]:
+    """Of the topics that begin with `prefix`, those that the request's token is for."""
+    if request.token is None:
+        return [Topics(prefix, is_prefix=True)]
+    found = request.token.topics_of(stream, prefix)
+    if not found:
+        raise HttpError(
+            403,
+            f"Token {request.token.name!r} covers no topic of {stream!r} that begins with {prefix[:100]!r}.",
+            remedy="Leave prefix out to see what it covers.",
+        )
+    return found
+
+
+async def _listed(stream: Stream[Any], asked: Topics, after: str | None, limit: int) -> list[TopicState]:
+    most = limit if asked.is_prefix else min(limit, 1)  # a name is the first that begins with it
+    return [state async for state in stream.topics(asked.name, after=after, limit=most) if asked.has(state.name)]
+
+
+async def _count(stream: Stream[Any], asked: Topics) -> int:
+    return await stream.count_topics(asked.name) if asked.is_prefix else len(await _listed(stream, asked, None, 1))
 
 
 def _copy(stream: Stream[Any]) -> Any:

@@ -247,12 +247,18 @@ class Admin:
             [TopicPartition(name, p) for p in range(self.partition_counts()[name])], OffsetSpec.latest()
         )
 
+    def cluster_id(self) -> str:
+        return str(self._topics().cluster_id)
+
+    def stream_ids(self, names: Sequence[str]) -> dict[str, str]:
+        """Kafka's own ids of streams: another one if a stream was deleted and made again."""
+        topics = self.finish(self.kafka.describe_topics(TopicCollection(list(names))), "Streams")
+        return {name: str(topics[name].topic_id) for name in names}
+
     def identity(self, name: str) -> tuple[str, str]:
         """The ids of the cluster and of a stream: both differ if it was deleted and made again."""
         self.must_exist(name)
-        topics = self.finish(self.kafka.describe_topics(TopicCollection([name])), "Streams")
-        cluster = self._topics()
-        return str(cluster.cluster_id), str(topics[name].topic_id)
+        return self.cluster_id(), self.stream_ids([name])[name]
 
     def stream(self, name: str) -> Stream[Any]:
         """A stream of the log, typed by its newest schema; NotFoundError if there is none of this name."""
@@ -273,19 +279,33 @@ class Admin:
                 f"Stream {name!r} does not exist.", remedy="See what there is with: headrace stream list"
             )
 
+    def create_like(self, state: StreamState) -> None:
+        """Create a stream with the policy of one at another site, unless there is one of this name."""
+        policy = {
+            "max.message.bytes": str(_message_bytes(state.max_bytes)),
+            **_retention(
+                timedelta(milliseconds=state.retention_ms) if state.retention_ms >= 0 else None,
+                compact=state.compact,
+            ),
+        }
+        self._create_topics([NewTopic(state.name, len(state.partitions), replication_factor=-1, config=policy)])
+
     def _create(self, streams: list[Stream[Any]]) -> None:
         new = [
             # -1: the cluster's own default, which an embedded site sets to its number of brokers.
             NewTopic(stream.name, stream.partitions, replication_factor=-1, config=_policy(stream))
             for stream in streams
         ]
+        self._create_topics(new)
+
+    def _create_topics(self, new: list[NewTopic]) -> None:
         for name, future in self.kafka.create_topics(new).items():
             try:
                 self.call(f"Stream {name!r}", lambda future=future: future.result(_client.REQUEST_TIMEOUT_S))
             except LogError as error:
                 if getattr(error, "code", None) != KafkaError.TOPIC_ALREADY_EXISTS:  # someone else was quicker
                     raise
-        self._wait_for({stream.name: stream.partitions for stream in streams})
+        self._wait_for({each.topic: each.num_partitions for each in new})
 
     def _wait_for(self, partitions: dict[str, int]) -> None:
         """Until every broker asked knows the streams and each partition has a leader."""

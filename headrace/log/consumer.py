@@ -28,6 +28,7 @@ from headrace.errors import (
 from headrace.log import _client
 from headrace.log.message import REPLAY_HEADER, Message
 from headrace.log.offsets import Delivery, Offsets, Start, check_choices
+from headrace.log.origin import ORIGIN_HEADER, Origin, Seen, parse_origin
 from headrace.log.stream import Stream
 from headrace.log.topic import Selection
 from headrace.metrics import Metrics
@@ -55,6 +56,18 @@ class Sharing(NamedTuple):
     revoked: Callable[[list[tuple[str, int]]], None]
 
 
+class Roaming(NamedTuple):
+    """For a reader that goes to another site when its own is gone, and back.
+
+    `place` is asked, in the thread that fetches, where to go on in partitions that the group gives it: it gets and
+    returns positions with their metadata. `leave` is asked while there is nothing to read, and raises if it is
+    time to go; it gets for how many seconds no broker has answered.
+    """
+
+    place: Callable[[list[TopicPartition]], list[TopicPartition]]
+    leave: Callable[[float], None]
+
+
 class Consumer(Generic[R]):
     """Reads records from streams.
 
@@ -79,6 +92,7 @@ class Consumer(Generic[R]):
         bad_record: Callable[[Message[R], DecodeError], None] | None = None,
         lost_records: Callable[[LostRecordsError], None] | None = None,
         sharing: Sharing | None = None,
+        roaming: Roaming | None = None,
     ) -> None:
         check_choices(streams, start, until, delivery, group)
         self.group = group
@@ -90,6 +104,9 @@ class Consumer(Generic[R]):
         self._bad_record = bad_record
         self._lost_records = lost_records
         self._sharing = sharing
+        self._roaming = roaming
+        self._seen: dict[tuple[str, int], Seen] = {}  # how far it has come with what links have brought
+        self._ahead: dict[tuple[str, int], deque[tuple[int, str, int]]] = {}  # the same, of what is not done yet
         self._ends: dict[tuple[str, int], int] | None = None if until is None else {}
         self._done: dict[tuple[str, int], int] = {}
         self._positions: dict[tuple[str, int], int] = {}
@@ -170,7 +187,7 @@ class Consumer(Generic[R]):
 
     def done(self, positions: Mapping[tuple[str, int], int]) -> None:
         """Say up to which offset everything has been handled, by stream and partition; from any thread."""
-        kept = [TopicPartition(*place, offset) for place, offset in positions.items() if place in self._positions]
+        kept = [self._position(place, offset) for place, offset in positions.items() if place in self._positions]
         self._positions |= {(each.topic, each.partition): each.offset for each in kept}
         self._store(kept)
 
@@ -191,6 +208,8 @@ class Consumer(Generic[R]):
         assigned = self._kafka.assignment()
         self._set_ends(assigned)
         positions = self._offsets.at(start, assigned)
+        self._seen.clear()
+        self._ahead.clear()
         for position in positions:
             self._offsets.ask("seek", self._kafka.seek, position)
             self._positions[(position.topic, position.partition)] = position.offset
@@ -207,6 +226,14 @@ class Consumer(Generic[R]):
             place: offset for place, offset in (self._positions | handed_out).items() if place in self._positions
         }
 
+    def seen(self) -> dict[tuple[str, int], Seen]:
+        """How far it has come with the records of each origin, but for those that were written at this site."""
+        found = {}
+        for place, offset in self.positions().items():
+            self._note(place, offset)
+            found[place] = Seen(self._seen[place].upto if place in self._seen else None)
+        return found
+
     @property
     def is_reachable(self) -> bool:
         """False while no broker answers; a reader without end waits meanwhile."""
@@ -217,6 +244,11 @@ class Consumer(Generic[R]):
         self._settle()
         if self.group is not None and self._delivery == "at_least_once":
             self._commit()
+
+    def abandon(self) -> None:
+        """End without a word to the log, which is gone."""
+        self._closed = True
+        self._kafka.close()
 
     def close(self) -> None:
         """Commit what has been handled, leave the group, end. Closing again does nothing."""
@@ -324,10 +356,21 @@ class Consumer(Generic[R]):
         return messages
 
     def _is_wanted(self, message: Message[R]) -> bool:
-        """False for what a group skips: a replay meant for another element, a record that does not decode."""
+        """False for what a group skips: handled at another site, a replay for others, what does not decode."""
+        origin: Origin | None = None
         for name, value in message._kafka.headers() or ():
             if name == REPLAY_HEADER and value != str(self.group).encode():
                 return False
+            if name == ORIGIN_HEADER:
+                origin = parse_origin(value)
+        if origin is not None or self._seen:
+            place = (message.stream, message.partition)
+            seen = self._seen.get(place)
+            if seen is not None and seen.has(origin, message.offset):
+                return False
+            if origin is not None:
+                ahead = self._ahead.get(place) or self._ahead.setdefault(place, deque())
+                ahead.append((message.offset, origin.site, origin.offset))
         if self._bad_record is not None and not message.is_tombstone:
             try:
                 _ = message.record
@@ -379,7 +422,22 @@ class Consumer(Generic[R]):
 
     def _take_done(self) -> list[TopicPartition]:
         done, self._done = self._done, {}
-        return [TopicPartition(stream, partition, offset) for (stream, partition), offset in done.items()]
+        return [self._position(place, offset) for place, offset in done.items()]
+
+    def _position(self, place: tuple[str, int], offset: int) -> TopicPartition:
+        """A position to be committed, with what it says of records that links have brought."""
+        self._note(place, offset)
+        seen = self._seen.get(place)
+        return TopicPartition(*place, offset, seen.text()) if seen is not None else TopicPartition(*place, offset)
+
+    def _note(self, place: tuple[str, int], offset: int) -> None:
+        """Everything before this offset is done."""
+        ahead = self._ahead.get(place)
+        if ahead:
+            seen = self._seen.get(place) or self._seen.setdefault(place, Seen())
+            while ahead and ahead[0][0] < offset:
+                _, site, number = ahead.popleft()
+                seen.add(site, number)
 
     def _commit_done(self) -> None:
         if self.group is not None and self._delivery == "at_least_once":
@@ -439,6 +497,13 @@ class Consumer(Generic[R]):
     def _on_assign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         try:
             committed = self._offsets.committed(partitions)
+            if self._roaming is not None:
+                committed = self._moved(committed)
+            for each in committed:
+                self._ahead.pop((each.topic, each.partition), None)
+                self._seen.pop((each.topic, each.partition), None)
+                if each.offset >= 0 and (seen := Seen.of(each.metadata)):
+                    self._seen[(each.topic, each.partition)] = seen
             known = [p for p in committed if p.offset >= 0]
             for each in known:
                 self._check_not_lost(each)
@@ -449,6 +514,13 @@ class Consumer(Generic[R]):
                 self._sharing.assigned([(p.topic, p.partition) for p in partitions])
         except Exception as error:  # raised to the reader by `batch`, not through librdkafka's C code
             self._problem = error
+
+    def _moved(self, committed: list[TopicPartition]) -> list[TopicPartition]:
+        """Where to go on, after what was handled at other sites; kept at once."""
+        assert self._roaming is not None
+        placed = self._roaming.place(committed)
+        self._commit([new for old, new in zip(committed, placed, strict=True) if new is not old])
+        return placed
 
     def _begin(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
         """Where the group starts in partitions without a committed offset.
@@ -498,7 +570,8 @@ class Consumer(Generic[R]):
     def _unassign(self, kafka: Any, partitions: list[TopicPartition]) -> None:
         gone = {(each.topic, each.partition) for each in partitions}
         for place in gone:
-            self._positions.pop(place, None)
+            for of_place in (self._positions, self._seen, self._ahead):
+                of_place.pop(place, None)
         if self._sharing is not None:
             self._ready = deque(m for m in self._ready if (m.stream, m.partition) not in gone)
         kafka.incremental_unassign(partitions)
@@ -566,6 +639,8 @@ class Consumer(Generic[R]):
 
     def _check_reachable(self) -> None:
         """A finite read fails when the log stays away; one without end waits for it."""
+        if self._roaming is not None:
+            self._roaming.leave(0.0 if self._down_since is None else time.monotonic() - self._down_since)
         if self._down_since is None:
             return
         if self._ends is not None and time.monotonic() - self._down_since > _client.REQUEST_TIMEOUT_S:

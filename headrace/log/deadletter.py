@@ -22,6 +22,7 @@ from headrace.errors import HeadraceError, NotFoundError, RecordError
 from headrace.log.ack import Ack
 from headrace.log.message import REPLAY_HEADER, Message
 from headrace.log.offsets import Start
+from headrace.log.origin import ORIGIN_HEADER
 from headrace.log.stream import DEAD_LETTER_SUFFIX, Stream
 from headrace.records import Record
 
@@ -432,7 +433,8 @@ def _read(message: Message[bytes], stream: str) -> DeadLetter:
 
 
 def _replay_headers(letter: DeadLetter) -> list[tuple[str, bytes | None]]:
-    headers = [(name, text) for name, text in letter.headers if name != REPLAY_HEADER]
+    # It is written here, wherever the original was.
+    headers = [(name, text) for name, text in letter.headers if name not in (REPLAY_HEADER, ORIGIN_HEADER)]
     if not any(name == "ce_id" for name, _ in headers):
         headers.append(("ce_id", f"{letter.stream}/{letter.partition}/{letter.offset}".encode()))
     return [*headers, (REPLAY_HEADER, letter.element.encode())]

@@ -63,18 +63,25 @@ class Groups:
             )
         return self.describe_all([name])[0]
 
+    def positions(self, names: Sequence[str] | None = None) -> dict[str, list[TopicPartition]]:
+        """The committed positions of groups, all of them if none are named, with their metadata."""
+        names = self.names() if names is None else names
+        # Kafka takes one group a request, so all requests are sent before the first answer is awaited.
+        asked = [
+            self._admin.kafka.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)]) for name in names
+        ]
+        found = {}
+        for name, futures in zip(names, asked, strict=True):
+            committed = self._admin.finish(futures, f"Group {name!r}")[name].topic_partitions
+            found[name] = [place for place in committed if place.error is None]
+        return found
+
     def describe_all(self, names: Sequence[str]) -> list[GroupState]:
         """Several groups, asked for at once."""
         if not names:
             return []
-        kafka = self._admin.kafka
-        about = self._admin.finish(kafka.describe_consumer_groups(list(names)), "Groups")
-        # Kafka takes one group a request, so all requests are sent before the first answer is awaited.
-        asked = [kafka.list_consumer_group_offsets([ConsumerGroupTopicPartitions(name)]) for name in names]
-        places = {}
-        for name, futures in zip(names, asked, strict=True):
-            committed = self._admin.finish(futures, f"Group {name!r}")[name].topic_partitions
-            places[name] = [place for place in committed if place.error is None]
+        about = self._admin.finish(self._admin.kafka.describe_consumer_groups(list(names)), "Groups")
+        places = self.positions(names)
         everywhere = {(p.topic, p.partition): p for each in places.values() for p in each}
         ends = self._admin.offsets_of(list(everywhere.values()), OffsetSpec.latest())
         return [_state(name, about[name], places[name], ends) for name in names]
@@ -99,10 +106,11 @@ class Groups:
         else:
             raise DefinitionError(f"{to!r} is not a position.", remedy="Use earliest, latest, a time or offsets.")
         targets = [TopicPartition(stream, p, offset) for p, offset in offsets.items()]
-        self._move(group, targets)
+        self.move(group, targets)
         return offsets
 
-    def _move(self, group: str, targets: list[TopicPartition]) -> None:
+    def move(self, group: str, targets: list[TopicPartition]) -> None:
+        """Set the positions of a group that has no members, with their metadata."""
         what = f"Group {group!r}"
         asked = [ConsumerGroupTopicPartitions(group, targets)]
         try:

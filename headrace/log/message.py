@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from headrace.errors import DecodeError
+from headrace.log.origin import Origin, read_origin
 from headrace.records import Codec
 
 R = TypeVar("R")
@@ -83,6 +84,11 @@ class Message(msgspec.Struct, Generic[R], gc=False, eq=False):
             if name == "ce_id" and value:
                 return value.decode(errors="replace")  # type: ignore[no-any-return]
         return f"{self.stream}/{self.partition}/{self.offset}"
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where it was first written, if a link has brought it; None if it was written here."""
+        return read_origin(self._kafka.headers())
 
     def __repr__(self) -> str:
         return f"<Message {self.stream}[{self.partition}]@{self.offset} key={self.key!r}>"

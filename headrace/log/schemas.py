@@ -115,6 +115,18 @@ class Schemas:
             check(stream, after.get(stream.name, []))
         self.register(fresh, after)
 
+    def take_over(self, name: str, versions: list[SchemaVersion]) -> None:
+        """Take the versions that a stream has at another site; SchemaError if they do not fit those here."""
+        known = self.of(name)
+        missing = [each for each in versions if all(each.of() != own.of() for own in known)]
+        if not known:
+            self._write(missing)
+        elif missing:
+            for each in missing:
+                check(Stream.from_schema(name, each.of()), known)
+            first = known[-1].version + 1
+            self._write([msgspec.structs.replace(each, version=first + n) for n, each in enumerate(missing)])
+
     def forget(self, name: str) -> None:
         """Remove a deleted stream's versions."""
         versions = self.of(name)

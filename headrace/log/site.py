@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from headrace.errors import DecodeError, HeadraceError
 from headrace.log.admin import Admin
-from headrace.log.consumer import Consumer, Sharing
+from headrace.log.consumer import Consumer, Roaming, Sharing
 from headrace.log.deadletter import DeadLetters
 from headrace.log.message import Message
 from headrace.log.offsets import Delivery, Start
@@ -91,6 +91,7 @@ class Site:
         topics: Selection | None = None,
         options: Mapping[str, Any] | None = None,
         sharing: Sharing | None = None,
+        roaming: Roaming | None = None,
     ) -> Consumer[R]:
         """A consumer; with a group, bad records go to the dead letters and lost ones are reported."""
         if group is None:
@@ -123,6 +124,7 @@ class Site:
             bad_record=bad_record,
             lost_records=lambda error: self.reporter.exception(group, "read", error),
             sharing=sharing,
+            roaming=roaming,
         )
 
     def dead_letters(self, element: str) -> DeadLetters:

@@ -10,7 +10,7 @@ from typing import Any
 import xxhash
 
 IDS_KEPT = 25_000  # of each partition: a record that comes again after more others is taken for new
-_CE_ID_AT = 3  # where our producers put it among a record's headers
+CE_ID_AT = 3  # where our producers put it among a record's headers
 
 
 class Seen:
@@ -37,7 +37,7 @@ def id_hash(message: Any) -> int:
     headers = message.headers()
     if headers:
         with contextlib.suppress(IndexError):
-            name, value = headers[_CE_ID_AT]
+            name, value = headers[CE_ID_AT]
             if name == "ce_id":
                 return int(xxhash.xxh64_intdigest(value))
         for name, value in headers:

@@ -19,6 +19,7 @@ from headrace.log.offsets import Start
 from headrace.log.stream import Stream
 from headrace.log.topic import Place, TopicState
 from headrace.metrics import Metrics
+from headrace.tables._ids import CE_ID_AT
 from headrace.tables.copy import Batch, Copy
 from headrace.tables.store import Damaged
 from headrace.tables.table import after_prefix
@@ -28,6 +29,7 @@ R = TypeVar("R")
 
 _CHUNK = 200
 _WAITING_MAX = 10_000
+_OWN_HEADERS = 5  # that our producers put on a record
 
 
 class TopicCopy(Copy[R]):
@@ -51,7 +53,7 @@ class TopicCopy(Copy[R]):
     def take(self, messages: Iterable[Any], batch: Batch, *, restoring: bool) -> None:
         """Add these records, in their order."""
         into = cast(TopicBatch, batch)
-        items, keys, hashes, positions = into.items, into.keys, into.hashes, into.positions
+        records, keys, hashes, positions = into.records, into.keys, into.hashes, into.positions
         number, firsts = self._taken, into.firsts
         count = size = 0
         for message in messages:
@@ -61,18 +63,12 @@ class TopicCopy(Copy[R]):
             key, value = message.key(), message.value()
             if key is None:
                 continue
-            id = sender = b""
-            for name, found in message.headers() or ():
-                if name == "ce_id":
-                    id = found or b""
-                elif name == "ce_sender":
-                    sender = found or b""
             if partition not in firsts:
                 firsts[partition] = number
-            raw = pack(key, value, partition, offset, message.timestamp()[1], id, sender)
+            raw = pack(key, value, partition, offset, message.timestamp()[1], *_who(message.headers()))
             if value is None:
-                into.tombstones.append(len(items))
-            items.append((number.to_bytes(8, "big"), raw))
+                into.tombstones.append(len(records))
+            records.append(raw)
             keys.append(key)
             hashes.append(hash_of(key))
             number += 1
@@ -231,6 +227,14 @@ class TopicCopy(Copy[R]):
 
     def count_topics(self, prefix: bytes) -> int:
         return int(self._asked(lambda: self.store.count_topics(prefix, after_prefix(prefix))))
+
+
+def _who(headers: list[tuple[str, bytes | None]] | None) -> tuple[bytes, bytes]:
+    """A record's id and sender."""
+    if headers and len(headers) == _OWN_HEADERS and headers[CE_ID_AT][0] == "ce_id":
+        return headers[CE_ID_AT][1] or b"", b""
+    named = dict(headers or ())
+    return named.get("ce_id") or b"", named.get("ce_sender") or b""
 
 
 class _Following(AsyncIterator[Message[R]]):

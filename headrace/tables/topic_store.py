@@ -104,7 +104,7 @@ class TopicBatch:
     """Records that are to be appended; collected until they are worth a transaction."""
 
     def __init__(self) -> None:
-        self.items: list[tuple[bytes, bytes]] = []
+        self.records: list[bytes] = []
         self.keys: list[bytes] = []
         self.hashes: list[int] = []
         self.tombstones: list[int] = []  # which of them are
@@ -354,7 +354,8 @@ class TopicStore(LmdbStore):
         is_full = newest.count + len(hashes) >= _RUN
         gone: dict[int, bytes] = {}
         with self._writing(positions, {}, 0) as txn:
-            txn.cursor(self._data).putmulti(batch.items, append=True)
+            numbers = map(_key, range(self.next, self.next + len(hashes)))
+            txn.cursor(self._data).putmulti(zip(numbers, batch.records, strict=True), append=True)
             for partition, number in batch.firsts.items():
                 if partition not in self._floors:
                     self._set_floor(txn, partition, number)
@@ -375,7 +376,7 @@ class TopicStore(LmdbStore):
         else:
             self._unnamed.update(fresh)
             newest.add(hashes)
-        self.next += len(batch.items)
+        self.next += len(hashes)
         if gone:
             self._known.forget(set(gone))
             for topic in gone.values():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import headrace as hr
 from headrace import settings as _settings
 from headrace.access import ADMINS, OWNER, Access, Policy
 from headrace.console.console import Console
-from headrace.console.guard import COOKIE, Badges, Guard, Visitor, load_key
+from headrace.console.guard import COOKIE, Badges, Guard, Visitor, load_key, why_not_in
 from headrace.errors import AccessError
 from headrace.http.tokens import Token, Tokens
 from headrace.log.deadletter import DeadLetterBox, DeadLetters
@@ -112,13 +113,22 @@ def test_login_needs_the_token_of_a_user_that_there_is(tmp_path: Path, rights: R
     plain = door.tokens.add("plain", ["read", "operate", "admin"])
     gone = door.tokens.add("gone", ["read"], user="gone")
     writer = door.tokens.add("writer", ["write"], user="ann")
+    customer = door.tokens.add("customer", ["read"], user="ann", topics=["deposits:b-1"])
 
     assert door.log_in(ann)[0] == 303
     assert door.ask("/", cookie=door.cookie(ann)) == (200, b"in")
-    for token, why in ((plain, b"is no user"), (gone, b"There is no user"), (writer, b"lacks the scope read")):
+    for token, why in (
+        (plain, b"is no user"),
+        (gone, b"There is no user"),
+        (writer, b"lacks the scope read"),
+        (customer, b"is for some topics only"),
+    ):
         status, page = door.log_in(token)
         assert (status, why in page) == (401, True)
         assert door.ask("/", cookie=door.cookie(token))[0] == 303
+    found = door.tokens.find(customer)
+    assert found is not None
+    assert "is for some topics only" in why_not_in(found, None)  # on an open site, too
 
 
 @pytest.mark.parametrize("ending", ["token", "user"])
@@ -220,6 +230,41 @@ def test_exceptions_are_shown_of_streams_that_the_visitor_may_consume(visit: Cal
     assert of(visit("eve", "operate")) == ["None"]
     assert of(visit("ann", "operate")) == ["deposits", "None"]
     assert of(visit("root")) == of(visit(OWNER)) == ["deposits", "other", "None"]
+
+
+def test_topics_that_are_taken_away_look_no_more_and_once_when_they_are_back(
+    visit: Callable[..., Visited], rights: Rights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from nicegui import Client, core, ui
+    from nicegui.page import page
+
+    from headrace.console.gated import Gated
+    from headrace.console.topics import Topics
+
+    asked: list[str] = []
+
+    async def ask(path: str) -> Any:
+        asked.append(path)
+        raise OSError
+
+    async def look() -> list[int]:
+        monkeypatch.setattr(core, "loop", asyncio.get_running_loop())
+        timers: list[int] = []
+        with Client(page("/")) as client:
+            gated = Gated(ann, "consume", "deposits", lambda: Topics(ann, "deposits"))
+            for policy in (POLICY, Policy(users=POLICY.users, streams={}), POLICY):
+                rights._known, rights.policy = {}, policy
+                gated._look()
+                if gated.made is not None:
+                    await gated.made.load()
+                timers.append(sum(isinstance(each, ui.timer) for each in client.elements.values()))
+        client.delete()
+        return timers
+
+    ann = visit("ann")
+    monkeypatch.setattr(ann, "ask", ask)
+    assert asyncio.run(look()) == [2, 1, 2]  # one of them looks whether the right is there
+    assert asked == ["/streams/deposits/topics?limit=50"] * 2
 
 
 # With a log and a browser: what reaches a visitor's machine.
@@ -371,4 +416,4 @@ def test_right_and_token_that_are_taken_away_end_what_an_open_page_shows(
     page.get_by_text("again").first.wait_for()
     Tokens(world.app.settings.tokens_file).remove(dee.token)
     page.get_by_text("Your token was removed, or has expired.").wait_for()
-    assert page.url.startswith(f"{world.address}/console/login")
+    page.wait_for_url(re.compile(rf"^{re.escape(world.address)}/console/login"))

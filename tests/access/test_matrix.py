@@ -64,6 +64,7 @@ class World:
 
     settings: Settings
     names: dict[str, str]
+    with_topics: dict[str, str]  # streams with topics, by those of whom they have the access
     services: RunningServices
     tokens: dict[str, str]
     port: int
@@ -94,19 +95,21 @@ def world(headrace_settings: Settings) -> Iterator[World]:
     app = hr.App(f"matrix-{run}", settings=settings)
     ports = "(group:ports & !user:intern) | group:apps"
     harbour = Access(produce="user:bob | group:apps", consume=ports, admin="user:bob")
+    with_topics = {real: f"{real}-topics" for real in names.values()}
     for name, access in (("harbour", harbour), ("vault", Access())):
         app.table(names[name], Crate, key="id", partitions=1, access=access)
+        app.stream(with_topics[names[name]], Crate, key="id", partitions=1, topics=True, access=access)
     app.service(f"desk-{run}")
     tokens = Tokens(settings.tokens_file)
     texts = {user: tokens.add(f"{user}-{run}", ["read", "write"], user=user) for user in GROUPS}
     with serving(app) as running:
-        for real in names.values():
+        for real in (*names.values(), *with_topics.values()):
             app.streams[real].publish(Crate("c-1")).result()
         wait_until(lambda: all(_holds(running, real) for real in names.values()), what="the tables")
         border = running.host._border
         assert border is not None
         port = next(each.port for each in border.sockets if each.inlet.stream.name == names["harbour"])
-        yield World(settings, names, running, texts, port)
+        yield World(settings, names, with_topics, running, texts, port)
     app.close()
     for user in GROUPS:
         tokens.remove(f"{user}-{run}")
@@ -222,6 +225,36 @@ def test_tables(world: World) -> None:
         assert cells(world, {"consume": read}) == expected("consume"), path
 
 
+def test_topics(world: World) -> None:
+    for path in ("", "?limit=0", "/c-1?after=0/0", "/c-1/follow?start=earliest"):
+
+        def read(user: str, stream: str, _: str, path: str = path) -> bool:
+            asked = f"/streams/{world.with_topics[stream]}/topics{path}"
+            if "follow" not in path:
+                return _allowed(world.ask(user, "GET", asked))
+            over_http = _allowed(
+                world.services.do(_first_event(world.services.address, asked, world.tokens[user]))
+            )
+            assert _talk(world, user, asked, "") == over_http
+            return over_http
+
+        assert cells(world, {"consume": read}) == expected("consume"), path
+
+
+async def _first_event(address: str, path: str, token: str) -> int:
+    """The status of server-sent events, once the first of them has come."""
+    host, _, port = address.removeprefix("http://").partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(f"GET {path} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n".encode())
+    try:
+        status = int((await reader.readline()).split()[1])
+        while status == 200 and not (await reader.readline()).startswith(b"data:"):
+            assert not reader.at_eof()
+        return status
+    finally:
+        writer.close()
+
+
 def test_lists_name_what_may_be_known(world: World) -> None:
     async def names(path: str, token: str) -> set[str]:
         client = HttpClient(token=token)
@@ -233,6 +266,7 @@ def test_lists_name_what_may_be_known(world: World) -> None:
             await client.close()
 
     back = {real: name for name, real in world.names.items()}
+    back |= {other: back[real] for real, other in world.with_topics.items()}
     for path, needed in (("/streams", ALL), ("/tables", {"consume"})):
         found = {user: {back[n] for n in world.services.do(names(path, world.tokens[user]))} for user in GROUPS}
         assert found == {
@@ -253,24 +287,25 @@ def _allowed(status: int) -> bool:
     return status == 200
 
 
-def test_websockets(world: World) -> None:
+def _talk(world: World, user: str, path: str, say: str) -> bool:
+    """Whether a WebSocket is opened, and something comes over it."""
     address = world.services.address.replace("http", "ws")
+    headers = {"Authorization": f"Bearer {world.tokens[user]}"}
+    try:
+        with connect(f"{address}{path}", additional_headers=headers, close_timeout=1) as opened:
+            if say:
+                opened.send(say)
+            return bool(opened.recv(timeout=15))
+    except InvalidStatus as error:
+        return _allowed(error.response.status_code)
+    except ConnectionClosed as error:
+        return not (error.rcvd is not None and error.rcvd.code == 1008)
 
-    def talk(user: str, path: str, say: str) -> bool:
-        headers = {"Authorization": f"Bearer {world.tokens[user]}"}
-        try:
-            with connect(f"{address}{path}", additional_headers=headers, close_timeout=1) as opened:
-                if say:
-                    opened.send(say)
-                return bool(opened.recv(timeout=15))
-        except InvalidStatus as error:
-            return _allowed(error.response.status_code)
-        except ConnectionClosed as error:
-            return not (error.rcvd is not None and error.rcvd.code == 1008)
 
+def test_websockets(world: World) -> None:
     tries: dict[str, Try] = {
-        "produce": lambda user, stream, _: talk(user, f"/streams/{stream}", '{"id":"c-6"}'),
-        "consume": lambda user, stream, _: talk(user, f"/streams/{stream}?start=earliest&mode=read", ""),
+        "produce": lambda user, stream, _: _talk(world, user, f"/streams/{stream}", '{"id":"c-6"}'),
+        "consume": lambda user, stream, _: _talk(world, user, f"/streams/{stream}?start=earliest&mode=read", ""),
     }
     assert cells(world, tries) == expected("produce", "consume")
 

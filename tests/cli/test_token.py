@@ -27,11 +27,27 @@ def test_token_list_shows_scopes_and_expiry_but_no_secrets(run_alone: Run) -> No
     assert run_alone("token", "list").text == "There are no tokens yet.\n"
     secret = run_alone("token", "add", "ann", "--scope", "read", "-o", "json").json["token"]
     listed = run_alone("token", "list")
-    assert listed.text.splitlines()[0].split() == ["TOKEN", "SCOPES", "CREATED", "EXPIRES"]
-    assert listed.text.splitlines()[1].split()[::3] == ["ann", "never"]
+    assert listed.text.splitlines()[0].split() == ["TOKEN", "SCOPES", "TOPICS", "CREATED", "EXPIRES"]
+    assert listed.text.splitlines()[1].split()[::4] == ["ann", "never"]
     (shown,) = run_alone("token", "list", "-o", "json").json
     assert (shown["name"], shown["scopes"], shown["expires"], shown["valid"]) == ("ann", ["read"], None, True)
     assert secret not in listed.text + json.dumps(shown)
+
+
+def test_token_for_topics_is_kept_and_listed_as_one(run_alone: Run, tmp_path: Path) -> None:
+    asked = ("--scope", "read", "--topics", "boxes:acme|*", "--topics", "boxes:C-1", "--topics", "boxes:C-1")
+    text = run_alone("token", "add", "acme", *asked).out.strip()
+    run_alone("token", "add", "ann", "--scope", "read")
+
+    found = Tokens(tmp_path / ".headrace/tokens.json").find(text)
+    assert found is not None
+    assert found.topics == ("boxes:C-1", "boxes:acme|*")
+    assert [each["topics"] for each in run_alone("token", "list", "-o", "json").json] == [
+        ["boxes:C-1", "boxes:acme|*"],
+        None,
+    ]
+    rows = [line.split() for line in run_alone("token", "list").text.splitlines()[1:]]
+    assert [row[:-2] for row in rows] == [["acme", "read", "boxes:C-1", "boxes:acme|*"], ["ann", "read", "-"]]
 
 
 def test_token_remove_takes_it_away(run_alone: Run) -> None:
@@ -46,6 +62,8 @@ def test_token_remove_takes_it_away(run_alone: Run) -> None:
         (("a b", "--scope", "read"), "'a b' is not a name for a token"),
         (("ann", "--scope", "Read all"), "'Read all' is not a scope"),
         (("ann", "--scope", "read", "--expires", "soon"), "--expires: 'soon' is not a duration"),
+        (("ann", "--scope", "read", "--topics", "acme"), "'acme' names no topics"),
+        (("ann", "--scope", "write", "--topics", "boxes:acme"), "such a token only reads"),
     ],
 )
 def test_token_add_that_is_wrong_says_what(run_alone: Run, arguments: tuple[str, ...], says: str) -> None:

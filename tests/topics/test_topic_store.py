@@ -33,17 +33,17 @@ class Writer:
         for _ in range(count):
             topic = self.chance.choice(topics)
             partition = hash_of(topic) % PARTITIONS
-            offset, number = self.offsets[partition], self.store.next + len(batch.items)
+            offset, number = self.offsets[partition], self.store.next + len(batch.records)
             ends = self.chance.random() < 0.03
             value = None if ends else b"value %d" % offset
             raw = pack(topic, value, partition, offset, self.now_ms, b"id", b"")
             if ends:
-                batch.tombstones.append(len(batch.items))
+                batch.tombstones.append(len(batch.records))
                 self.model[topic] = []
             else:
                 self.model.setdefault(topic, []).append((offset, self.now_ms))
             batch.firsts.setdefault(partition, number)
-            batch.items.append((number.to_bytes(8, "big"), raw))
+            batch.records.append(raw)
             batch.keys.append(topic)
             batch.hashes.append(hash_of(topic))
             self.offsets[partition] += 1
