@@ -225,7 +225,8 @@ def test_judge_three_seeds_and_cases_by_hand_finds_each_fraud_once_and_nothing_e
     assert ids == dict.fromkeys(truth, 1)
     known = {each.id: each.record for each in found}
     assert (known["p.2/rapid"].seconds_apart, known["p.2/rapid"].previous_maximum) == (1.0, Decimal(10))
-    assert known["p.2/rapid"].phone_km == pytest.approx(304, abs=3)
+    # An alert does not wait for what the other stream has to say: the phone may not have been heard of yet.
+    assert known["p.2/rapid"].phone_km in (None, pytest.approx(304, abs=3))
     assert known["m.1/elsewhere"].seconds_apart is None
 
 
