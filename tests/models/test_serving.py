@@ -287,8 +287,9 @@ def test_pinned_version_that_is_bad_keeps_what_serves_and_lets_nothing_begin(
     wear.publish(constant(2))
     good = fleet.registry.of(wear.name)[1]
     with run_services(fleet.scorer):
-        fleet.registry.versions.publish(msgspec.structs.replace(good, sha256="0" * 64)).result()
-        fleet.registry.choices.publish(Choice(wear.name, 1, pinned=True)).result()
+        # Whichever of the two is heard of first: there is never a version 3 that may serve.
+        fleet.registry.versions.publish(msgspec.structs.replace(good, version=3, sha256="0" * 64)).result()
+        fleet.registry.choices.publish(Choice(wear.name, 3, pinned=True)).result()
         wait_until(lambda: fleet.exceptions())
         assert wear.version == 2
 

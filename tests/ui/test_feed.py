@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from confluent_kafka import Producer
 
 import headrace as hr
+from headrace.log import _client
 from headrace.testing import wait_until
 from headrace.ui import feed, reader
 from headrace.ui.rows import rows
@@ -49,6 +51,13 @@ def sales(headrace_app: hr.App, unique_name: Names) -> hr.Stream[Sale]:
 def publish(stream: hr.Stream[Any], *records: Any) -> None:
     for ack in [stream.publish(record) for record in records]:
         ack.result()
+
+
+def publish_in_the_past(stream: hr.Stream[Sale], record: Sale, ago: timedelta) -> None:
+    producer = Producer(_client.options(stream._site().settings))
+    sent_ms = int((datetime.now(UTC) - ago).timestamp() * 1000)
+    producer.produce(stream.name, stream.codec.encode(record), record.shop, timestamp=sent_ms)
+    assert producer.flush(30) == 0
 
 
 def follow(stream: hr.Stream[Any]) -> feed.Follower:
@@ -167,8 +176,8 @@ def test_rows_are_the_latest_of_each_key_without_what_was_deleted(
 
 
 def test_rows_of_a_stream_begin_with_its_last_time(sales: hr.Stream[Sale], headrace_app: hr.App) -> None:
-    publish(sales, Sale("old", 1))
-    found = rows(sales, last="1 ms")
+    publish_in_the_past(sales, Sale("old", 1), timedelta(hours=2))
+    found = rows(sales, last="1 hour")
     wait_until(lambda: (found.ask(), found.is_open)[1], what="reading")
     publish(sales, Sale("new", 2))
 
