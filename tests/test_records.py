@@ -547,3 +547,39 @@ def test_differences_that_break_a_reader_are_named(
 )
 def test_differences_that_break_nobody_are_none(old: dict[str, Any], new: dict[str, Any]) -> None:
     assert differences(old, new) == []
+
+
+class Two(hr.Record):
+    name: str
+    at: datetime
+    until: datetime
+
+
+class Deep(hr.Record):
+    times: list[datetime]
+    end: datetime | None = None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "good"),
+    [
+        (Two, b'{"name":"a","at":"2026-01-01T00:00:00Z","until":"2026-01-01T00:00:00Z"}', True),
+        (Two, b'{"name":"a","at":"2026-01-01T00:00:00Z","until":"2026-01-01T00:00:00"}', False),
+        (Two, b'{"name":1,"at":"2026-01-01T00:00:00Z","until":"2026-01-01T00:00:00Z"}', False),
+        (Two, b"\xff", False),
+        (Deep, b'{"times":["2026-01-01T00:00:00Z"],"end":null}', True),
+        (Deep, b'{"times":["2026-01-01T00:00:00+02:00"]}', True),
+        (Deep, b'{"times":["2026-01-01T00:00:00"]}', False),
+        (bytes, b"\xff", True),
+    ],
+)
+def test_values_are_good_together_if_each_is(kind: Any, value: bytes, good: bool) -> None:
+    codec = Codec(kind)
+    other = b'{"name":"b","at":"2026-01-02T00:00:00Z","until":"2026-01-02T00:00:00Z"}'
+    values = [other, value] if kind is Two else [value, value]
+    assert codec.are_good(values) is good
+    if good:
+        assert len([codec.decode(each) for each in values]) == 2
+    else:
+        with pytest.raises(DecodeError):
+            codec.decode(value)

@@ -60,7 +60,8 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
     shuffle = int(settings.spark.options.get("spark.sql.shuffle.partitions", "2"))
     trainings = [app.trainings[name] for name in asked.get("trainings", ())]
     slots = slots_needed(chosen, partitions, shuffle, os.cpu_count() or 2)
-    spark = start_session(settings, name=app.name, slots=slots)
+    realtime = any(each.trigger.kind == "realtime" for each in chosen)
+    spark = start_session(settings, name=app.name, slots=slots, realtime=realtime)
     runner = PipelineRunner(
         spark,
         chosen,
@@ -83,7 +84,7 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         return stop.is_set()
 
     try:
-        with _aside(warm_up, spark, wanted=any(each.trigger.kind == "realtime" for each in chosen)):
+        with _aside(warm_up, spark, wanted=realtime):
             runner.prepare(fresh=asked["fresh"], start=asked["start"])
         runner.start()
         if trainer is not None:

@@ -57,7 +57,9 @@ def backfill(
     ranges = {each.name: finite.find_range(admin, each.name, first, end) for each in pipeline.streams}
     started = time.monotonic()
     with _progress(f"backfill {name}", sum(each.records for each in ranges.values())) as report:
-        spark = start_session(found.settings, name=f"{app.name}-backfill", slots=os.cpu_count() or 2)
+        spark = start_session(
+            found.settings, name=f"{app.name}-backfill", slots=os.cpu_count() or 2, realtime=False
+        )
         try:
             run = finite.Finite(spark, pipeline, app.name, app.site, found.settings, ranges)
             run.write(target, on_progress=report)

@@ -176,7 +176,7 @@ def train(
 
     started = time.monotonic()
     tell(f"Training {name} on Spark ({found.settings.spark.master}) …")
-    spark = start_session(found.settings, name=f"{app.name}-train", slots=os.cpu_count() or 2)
+    spark = start_session(found.settings, name=f"{app.name}-train", slots=os.cpu_count() or 2, realtime=False)
     try:
         records = [train_once(spark, each, site=app.site, settings=found.settings) for each in chosen]
     except NoRows:

@@ -42,7 +42,9 @@ def sql(
     streams, lakes = _sources(app, found.settings, query)
     app.create()
     tell("Starting Spark …")
-    spark = start_session(found.settings, name=f"{app.name}-sql", slots=max(4, os.cpu_count() or 2))
+    spark = start_session(
+        found.settings, name=f"{app.name}-sql", slots=max(4, os.cpu_count() or 2), realtime=False
+    )
     try:
         frames = _frames(spark, app, streams, lakes, found.settings, live=live)
         if live:

@@ -37,8 +37,9 @@ from headrace.errors import DefinitionError, HeadraceError, LogError, LostRecord
 from headrace.log.site import Site
 from headrace.log.stream import Stream
 from headrace.metrics import Metrics
-from headrace.pipelines import _explain, beans, quarantine
+from headrace.pipelines import _explain, quarantine
 from headrace.pipelines import query as queries
+from headrace.pipelines.beans import Beans
 from headrace.pipelines.checkpoint import CheckpointFolder, Kept
 from headrace.pipelines.control import Controls
 from headrace.pipelines.definition import Pipeline
@@ -121,6 +122,7 @@ class PipelineRunner:
         clock: Clock | None = None,
     ) -> None:
         self._spark = spark
+        self._beans = Beans(spark)
         self._pipelines = list(pipelines)
         self._app = app
         self._site = site
@@ -452,18 +454,17 @@ class PipelineRunner:
             write_atomically(folder / f"{moment.timestamp():017.6f}.json", f"{text}\n".encode())
 
     def _take_progress(self, run: _Running, streaming: StreamingQuery) -> None:
+        # PySpark's own `lastProgress` asks Java a hundred questions, ten times a second; these are three.
+        query: Any = streaming
         try:
-            last = streaming.lastProgress
+            last = query._jsq.lastProgress()
+            seen = None if last is None else (int(last.batchId()), str(last.timestamp()))
+            if seen is None or seen == run.seen:
+                return
+            progress: dict[str, Any] = json.loads(last.json())
         except Exception:
             return  # the session is going; the query's own end tells the rest
-        if last is None:
-            return
-        batch, stamp = int(last["batchId"]), str(last["timestamp"])
-        if (batch, stamp) == run.seen:
-            return
-        run.seen = (batch, stamp)
-        progress = json.loads(last.json) if hasattr(last, "json") and isinstance(last.json, str) else dict(last)
-        run.progress = progress
+        run.seen, run.progress = seen, progress
         rows = int(progress.get("numInputRows") or 0)
         run.metrics.counter("pipeline_input").add(rows)
         if queries.end_offsets(progress) != queries.start_offsets(progress):
@@ -588,7 +589,7 @@ class PipelineRunner:
                     [TopicPartition(stream, partition) for partition in places], OffsetSpec.latest()
                 )
                 if run.pipeline.trigger.kind == "realtime" and run.state == "running" and not at_once:
-                    behind = beans.lags(self._spark, run.pipeline.name, stream)
+                    behind = self._beans.lags(run.pipeline.name, stream)
                     last = run.committed.get(stream, {})  # of a consumer that does not answer, what was last heard
                     places = {
                         p: max(at, ends[p] - behind[p] if p in behind else last.get(p, at))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 HEAD = struct.Struct("<IHqq")  # checksum of the rest, partition, offset, time in ms
 HEAD_BYTES = HEAD.size
+REST = struct.Struct("<Hqq")  # the head without its checksum
 LONG = 0x8000  # in the partition: LMDB does not take the key as it is, and it stands before the value
 KEY_MAX = 440
 _HISTORY_KEY_MAX = 480
@@ -35,7 +36,7 @@ def entry(
         partition |= LONG
         value = len(key).to_bytes(4, "little") + key + value
         key = short(key)
-    rest = HEAD.pack(0, partition, offset, time_ms)[4:] + value
+    rest = REST.pack(partition, offset, time_ms) + value
     return key, zlib.crc32(rest).to_bytes(4, "little") + rest
 
 
