@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: install demo test test-slow screenshots check bench lock clean
+.PHONY: install demo test test-slow screenshots check bench bench-full bench-parts lock clean
 
 install: $(INSTALLED)  ## environment and jars; runs nothing
 	@$(BIN)/python -m headrace.substrate.jars
@@ -34,7 +34,13 @@ check: $(INSTALLED)  ## format, lint, types: under a minute
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: install  ## every claim, measured next to its peer
+bench: install  ## next to the peers, on one broker and the same data: some minutes
+	@cd benchmarks && ../$(BIN)/python -m compare
+
+bench-full: install  ## the same, with all peers and more of everything: an hour or two; writes docs/benchmarks.md
+	@cd benchmarks && ../$(BIN)/python -m compare --full --write
+
+bench-parts: install  ## what single parts cost, each next to what it is made of
 	@for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 
 lock: $(INSTALLED)  ## newest versions within pyproject's ranges, with hashes
