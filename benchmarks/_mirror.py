@@ -10,10 +10,10 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from headrace.errors import JarError
+import _jars
+
 from headrace.settings import Settings
 from headrace.substrate import jars
-from headrace.substrate._fetch import fetch_jars
 from headrace.substrate.java import find_java
 
 LOCK_FILE = Path(__file__).with_name("mirror.lock")
@@ -54,13 +54,7 @@ EXACTLY_ONCE: Mapping[str, str] = {
 
 def ensure_jars(found: Settings) -> list[Path]:
     """Fetch what is missing, check all, and return the class path's parts."""
-    needed = jars.locked_jars(LOCK_FILE)["mirror-maker"]
-    fetch_jars(needed, found.cache, find_java(found.java_home))
-    paths = [jars.jar_path(jar, found.cache) for jar in needed]
-    for jar, path in zip(needed, paths, strict=True):
-        if jars.sha256_of(path) != jar.sha256:
-            raise JarError(f"The jar {jar.file} was altered.", remedy=f"Delete {path}.", jar=jar.file, path=path)
-    return paths
+    return _jars.ensure(LOCK_FILE, "mirror-maker", found)
 
 
 def command(

@@ -53,6 +53,7 @@ def main() -> int:
         site.up(known, detach=True)
         try:
             bench = Bench(Log(known), Path(folder) / "trials", quick=not chosen.full)
+            bench.log.warm_up(10 if bench.quick else 30)
             for name in chosen.only or workloads:
                 print(f"{name} …", flush=True)
                 try:

@@ -35,11 +35,11 @@ class Bench:
 
     @property
     def seconds(self) -> float:
-        return 8 if self.quick else 30
+        return 6 if self.quick else 30
 
     @property
     def warm_up_s(self) -> float:
-        return 6 if self.quick else 30
+        return 8 if self.quick else 30
 
     @property
     def bulk(self) -> int:
@@ -75,9 +75,8 @@ class Bench:
         return self.ready[system.name]
 
     def tell_of(self, system: System) -> None:
-        told = self.told.setdefault(system.name, [])
-        if system.told not in told:
-            told.append(system.told)
+        if system.told and system.told not in self.told.setdefault(system.name, []):
+            self.told[system.name].append(system.told)
 
     def say(self, text: str) -> None:
         print(text, flush=True)

@@ -150,7 +150,9 @@ def _page(tables: Sequence[Table], told: Mapping[str, Sequence[str]], quick: boo
             text += ["", note]
     text += ["", "## What was set", ""]
     text += [
-        f"- **{name}**: {'. '.join(each[0].upper() + each[1:] for each in said)}." for name, said in told.items()
+        f"- **{name}**: {'. '.join(each[0].upper() + each[1:] for each in said)}."
+        for name, said in told.items()
+        if said
     ]
     return "\n".join(text)
 

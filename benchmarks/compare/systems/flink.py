@@ -12,11 +12,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import _jars
+
 from compare.harness import LeftOut, System
-from headrace.errors import JarError
 from headrace.settings import Settings, load
 from headrace.substrate import jars
-from headrace.substrate._fetch import fetch_jars
 from headrace.substrate._files import locked
 from headrace.substrate.java import find_java
 
@@ -45,7 +45,7 @@ def prepare() -> None:
         _say(*uv, "venv", "--python", sys.executable, str(home))
         _say(*uv, "pip", "install", "--no-deps", "--python", str(_python(home)), *_PACKAGES)
         lib = next(home.glob("lib/python*/site-packages/pyflink/lib"))
-        for path in _connector(found):
+        for path in _jars.ensure(LOCK_FILE, "flink", found):
             shutil.copy(path, lib)
         done.touch()
 
@@ -72,16 +72,6 @@ def _home(found: Settings) -> Path:
 
 def _python(home: Path) -> Path:
     return home / "bin" / "python"
-
-
-def _connector(found: Settings) -> list[Path]:
-    needed = jars.locked_jars(LOCK_FILE)["flink"]
-    fetch_jars(needed, found.cache, find_java(found.java_home))
-    paths = [jars.jar_path(jar, found.cache) for jar in needed]
-    for jar, path in zip(needed, paths, strict=True):
-        if jars.sha256_of(path) != jar.sha256:
-            raise JarError(f"The jar {jar.file} was altered.", remedy=f"Delete {path}.", jar=jar.file, path=path)
-    return paths
 
 
 def _say(*words: str) -> None:

@@ -19,11 +19,11 @@ import zipfile
 from functools import cache as remember
 from pathlib import Path
 
+import _jars
+
 from compare.harness import Job, System
-from headrace.errors import JarError
 from headrace.settings import load
 from headrace.substrate import jars
-from headrace.substrate._fetch import fetch_jars
 from headrace.substrate._files import locked
 from headrace.substrate.aot import OLDEST_JAVA
 from headrace.substrate.java import Java, find_java
@@ -67,20 +67,12 @@ def _java() -> Java:
 
 
 @remember
-def _jars(name: str) -> tuple[Path, ...]:
-    """Fetch what is missing of a set, check all of it, and return its paths."""
-    found = load()
-    needed = jars.locked_jars(LOCK_FILE)[name]
-    fetch_jars(needed, found.cache, _java())
-    paths = tuple(jars.jar_path(jar, found.cache) for jar in needed)
-    for jar, path in zip(needed, paths, strict=True):
-        if jars.sha256_of(path) != jar.sha256:
-            raise JarError(f"The jar {jar.file} was altered.", remedy=f"Delete {path}.", jar=jar.file, path=path)
-    return paths
+def _paths(name: str) -> tuple[Path, ...]:
+    return tuple(_jars.ensure(LOCK_FILE, name, load()))
 
 
 def _class_path(home: Path) -> str:
-    return jars.class_path([home / "jobs.jar", *_jars("kafka-streams")])
+    return jars.class_path([home / "jobs.jar", *_paths("kafka-streams")])
 
 
 def _aot(home: Path, flags: tuple[str, ...]) -> Path:
@@ -117,11 +109,11 @@ def _forget_oldest(peers: Path) -> None:
 
 def _compile(sources: list[Path], home: Path) -> None:
     classes = home / "classes"
-    (compiler,) = _jars("compiler")
+    (compiler,) = _paths("compiler")
     subprocess.run(
         [
             *(str(_java().executable), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-jar", str(compiler)),
-            *("-nowarn", "-source", RELEASE, "-target", RELEASE, "-cp", jars.class_path(_jars("kafka-streams"))),
+            *("-nowarn", "-source", RELEASE, "-target", RELEASE, "-cp", jars.class_path(_paths("kafka-streams"))),
             *("-d", str(classes), *map(str, sources)),
         ],
         check=True,

@@ -206,6 +206,8 @@ def run(bench: Bench) -> list[Table]:
         )
         title = f"Decision over HTTP with a durable log, {rate:,}/s"
         tables.append(Table(f"decision-{rate}", title, told, _COLUMNS, trials, goals=goals, limits=[BARE]))
+    if bench.quick:
+        return tables
     trials = bench.in_turns(SYSTEMS, lambda system: _highest(bench, system), rounds=1)
     told = f"The highest of some rates at which p99 stays within {LIMIT_MS:g} ms, {STEP_S:g} s each."
     columns = {"highest": Column("requests/s", "more"), "p99": Column("p99 ms there")}

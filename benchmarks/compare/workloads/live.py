@@ -46,8 +46,8 @@ def alert(bench: Bench) -> list[Table]:
     from compare.systems.quix import QUIX
     from compare.systems.raw_client import RAW_CLIENT
 
-    few = [HEADRACE, HEADRACE_SERVICE, FLINK, KAFKA_STREAMS, ONE_HOP]
-    systems = few if bench.quick else [*few, PLAIN_SPARK, QUIX, FASTSTREAM, RAW_CLIENT]
+    few = [HEADRACE, HEADRACE_SERVICE, FLINK, KAFKA_STREAMS]
+    systems = few if bench.quick else [*few, ONE_HOP, PLAIN_SPARK, QUIX, FASTSTREAM, RAW_CLIENT]
     trials = bench.in_turns(systems, lambda system: trial(bench, "alert", system))
     told = f"{RATE:,} records/s, each checked and written on at once; {_how(bench)}"
     return [
