@@ -34,7 +34,7 @@ check: $(INSTALLED)  ## format, lint, types: under a minute
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 
-bench: install  ## next to the peers, on one broker and the same data: some minutes
+bench: install  ## next to the peers, on one broker and the same data: about ten minutes
 	@cd benchmarks && ../$(BIN)/python -m compare
 
 bench-full: install  ## the same, with all peers and more of everything: an hour or two; writes docs/benchmarks.md

@@ -16,6 +16,7 @@ from compare.report import Table
 from headrace import settings
 from headrace.substrate import site
 
+FULL_ONLY = ("growth",)  # unless asked for by name
 PAGE = Path(__file__).parent.parent.parent / "docs" / "benchmarks.md"
 
 
@@ -54,7 +55,7 @@ def main() -> int:
         try:
             bench = Bench(Log(known), Path(folder) / "trials", quick=not chosen.full)
             bench.log.warm_up(10 if bench.quick else 30)
-            for name in chosen.only or workloads:
+            for name in chosen.only or [each for each in workloads if chosen.full or each not in FULL_ONLY]:
                 print(f"{name} …", flush=True)
                 try:
                     tables = workloads[name](bench)
