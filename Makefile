@@ -21,7 +21,9 @@ demo: install  ## cards and fraud-rules with live traffic on a real log and Spar
 	@$(BIN)/python apps/demo.py
 
 test: install  ## all tests but the slow ones; says at its end what was left out for want of which program
-	@$(BIN)/python -m pytest --numprocesses 2 --no-loadscope-reorder
+	@$(BIN)/python -m pytest --numprocesses 2 --no-loadscope-reorder; code=$$?; test $$code -eq 1 || exit $$code; \
+	echo "The tests above that failed, once more and by themselves: whichever fails again has failed."; \
+	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 
 test-slow: install  ## what takes minutes: kill -9 of pipelines and of writers, a Spark cluster
 	@$(BIN)/python -m pytest -m slow
