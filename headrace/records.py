@@ -104,7 +104,7 @@ class Codec(Generic[R]):
         return record
 
     def are_good(self, values: Iterable[bytes]) -> bool:
-        """Whether `decode` would take all of these, at half its price; it says what is wrong with which."""
+        """Whether `decode` would take all of these, with fewer calls; it says what is wrong with which."""
         if self.is_bytes:
             return True
         try:

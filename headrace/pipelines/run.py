@@ -454,7 +454,7 @@ class PipelineRunner:
             write_atomically(folder / f"{moment.timestamp():017.6f}.json", f"{text}\n".encode())
 
     def _take_progress(self, run: _Running, streaming: StreamingQuery) -> None:
-        # PySpark's own `lastProgress` asks Java a hundred questions, ten times a second; these are three.
+        # PySpark's own `lastProgress` asks Java for each of its parts, every time; these are three questions.
         query: Any = streaming
         try:
             last = query._jsq.lastProgress()

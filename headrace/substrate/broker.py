@@ -198,8 +198,8 @@ def _spec(site: SiteSettings, state: SiteState, node: int, java: Java, cache: Pa
         write_atomically(file, text.encode(), mode=0o600)
         log_size = log.stat().st_size if log.exists() else 0
         heap_mb = site.heap_bytes // 1024**2
-        # What a request needs is soon garbage, and a collection stops every request for as long whether the young
-        # part is large or small: a large one is collected less often.
+        # What a request needs is soon garbage, and a collection, which stops all requests, takes its time for what
+        # is not: the larger the young part, the fewer there are.
         options = [f"-Xmx{heap_mb}m", f"-Xmn{heap_mb * 3 // 5}m", f"-XX:ErrorFile={logs}/{name}-crash.log"]
         return jvm_command(java, cache, log, "kafka.Kafka", str(file), options=options)
 
