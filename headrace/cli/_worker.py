@@ -15,17 +15,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from headrace import settings as _settings
-from headrace.app import App
-from headrace.cli._load import load_app
 from headrace.cli._told import say, say_error
 from headrace.errors import HeadraceError, SubstrateError
-from headrace.models.training import Training
-from headrace.pipelines.definition import Pipeline
+from headrace.pipelines.session import launch, start_session, stop_session, warm_up, why_ended
 from headrace.settings import Settings
 from headrace.substrate._files import write_atomically
+
+if TYPE_CHECKING:
+    from headrace.app import App
+    from headrace.models.training import Training
+    from headrace.pipelines.definition import Pipeline
 
 STATUS = "status.json"
 STATUS_S = 1.0
@@ -39,11 +41,15 @@ def main(arguments: str) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     try:
+        settings = _settings.load(Path(asked["root"]))
+        launch(settings, name=asked["name"], realtime=asked["realtime"])
+        from headrace.cli._load import load_app  # what takes its time, now that Java takes its own
+
         app = load_app(Path(asked["app"]))
-        settings = app.settings if asked["root"] is None else _settings.load(Path(asked["root"]))
         app.use(settings, asked["site"])
         run(app, settings, asked, stop)
     except HeadraceError as error:
+        stop_session(0.0)
         return say_error(error)
     return 0
 
@@ -53,15 +59,14 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]
 
     from headrace.pipelines.run import PipelineRunner, slots_needed
-    from headrace.pipelines.session import start_session, stop_session, warm_up, why_ended
 
     chosen: Sequence[Pipeline] = [app.pipelines[name] for name in asked["pipelines"]]
     partitions = app.site.admin().partition_counts()
     shuffle = int(settings.spark.options.get("spark.sql.shuffle.partitions", "2"))
     trainings = [app.trainings[name] for name in asked.get("trainings", ())]
     slots = slots_needed(chosen, partitions, shuffle, os.cpu_count() or 2)
-    realtime = any(each.trigger.kind == "realtime" for each in chosen)
-    spark = start_session(settings, name=app.name, slots=slots, realtime=realtime)
+    realtime = bool(asked["realtime"])
+    spark = start_session(settings, name=asked["name"], slots=slots, realtime=realtime)
     runner = PipelineRunner(
         spark,
         chosen,

@@ -103,11 +103,13 @@ def run(
             what = [(pipelines, "pipeline"), (trainings, "training")]
             counted = " and ".join(say_count(len(names), noun) for names, noun in what if names)
             tell(f"Starting {counted} on Spark ({settings.spark.master}) …")
+            realtime = any(app.pipelines[name].trigger.kind == "realtime" for name in pipelines)
+            session = {"name": app.name, "realtime": realtime}
             forget = {"fresh": fresh or begin is not None, "start": _start(begin)}
             foreground.add(
                 "pipelines",
                 "headrace.cli._worker",
-                {**about, "pipelines": pipelines, "trainings": trainings, **forget},
+                {**about, **session, "pipelines": pipelines, "trainings": trainings, **forget},
             )
         if settings.console.enabled and lasting:
             foreground.add_console({**about, "port": console})

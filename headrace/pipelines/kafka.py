@@ -32,8 +32,11 @@ _PLACE_BITS = 44  # of which the offset takes the lower ones, partition and sour
 _SOURCE_BITS = 58
 # A client has hundreds of figures of its own; to report them takes a large part of its start, and nobody asks.
 _QUIET = {"metric.reporters": "", "enable.metrics.push": "false"}
-# Spark asks the log for a partition's range at each poll: few polls of many records.
-_CONSUMER = {"kafka.max.poll.records": "10000", "kafka.max.partition.fetch.bytes": str(4 * 1024**2)}
+# Spark asks the log for a partition's range at each poll: not for each 500 records. The question stands behind a
+# request for records on the same connection, which at the end of a stream waits for more: not half a second.
+_CONSUMER = {"kafka.max.poll.records": "2000", "kafka.fetch.max.wait.ms": "5"}
+# In real time it asks nothing, and to wait for records is what its readers are for.
+REALTIME_CONSUMER = {"kafka.fetch.max.wait.ms": "500"}
 
 
 @dataclass(frozen=True)

@@ -82,12 +82,7 @@ def is_stream_join(node: Any) -> bool:
 
 
 def has_session_window(frame: DataFrame) -> bool:
-    return any(
-        "session_window" in str(expression)
-        for node in nodes(analysed(frame))
-        if kind(node) in ("Aggregate", "Project")
-        for expression in _items(node.expressions())
-    )
+    return any("session_window" in _texts(node) for node in nodes(analysed(frame)))
 
 
 def operators(frame: DataFrame) -> list[str]:
@@ -119,7 +114,8 @@ def refusals(frame: DataFrame) -> list[tuple[str, str]]:
     """What a real-time pipeline cannot do but this one does, each with the alternative."""
     batches = 'use trigger=hr.every("1 second")'
     found: dict[str, str] = {}
-    for node in nodes(analysed(frame)):
+    plan = analysed(frame)
+    for node in nodes(plan):
         name = kind(node)
         if is_stream_join(node):
             found["joins two streams"] = f"{batches}, or union them and aggregate by key (docs/semantics.md)"
@@ -131,20 +127,19 @@ def refusals(frame: DataFrame) -> list[tuple[str, str]]:
             found["uses dropDuplicatesWithinWatermark"] = f"{batches}, or dropDuplicates"
         elif name == "FlatMapGroupsWithState" or name == "TransformWithState":
             found["keeps state by a function of its own"] = batches
-        texts = [str(expression) for expression in _items(node.expressions())]
-        if any("session_window" in text or "session_window" in text.lower() for text in texts):
+        if "session_window" in _texts(node):
             found["uses session windows"] = batches
-        if any(_has_python(expression) for expression in _items(node.expressions())):
+        if name == "Generate" and kind(node.generator()) == "PythonUDTF":
             found["calls a Python function (UDF)"] = f"{batches}, or say it with pyspark.sql.functions"
-    if sum(kind(node) == "Aggregate" and node.isStreaming() for node in nodes(analysed(frame))) > 1:
+    if plan.containsPattern(frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()):
+        found["calls a Python function (UDF)"] = f"{batches}, or say it with pyspark.sql.functions"
+    if sum(kind(node) == "Aggregate" and node.isStreaming() for node in nodes(plan)) > 1:
         found["aggregates twice"] = f"{batches}, or two pipelines with a stream between them"
     return list(found.items())
 
 
-def _has_python(expression: Any) -> bool:
-    if kind(expression) in ("PythonUDF", "PythonUDAF", "PythonUDTF"):
-        return True
-    return any(_has_python(child) for child in _items(expression.children()))
+def _texts(node: Any) -> str:
+    return str(node.expressions().toString())
 
 
 def carry(frame: DataFrame, names: Sequence[str], *, through_aggregates: bool = True) -> DataFrame:

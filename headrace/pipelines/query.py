@@ -65,6 +65,8 @@ def frames(
                 more["maxOffsetsPerTrigger"] = str(pipeline.max_batch)
             if live:
                 more["groupIdPrefix"] = pipeline.name  # its consumers are found again by their names
+            if live and pipeline.trigger.kind == "realtime":
+                more |= kafka.REALTIME_CONSUMER
             nothing = more.get("assign") == "{}"
             if nothing:
                 del more["assign"]

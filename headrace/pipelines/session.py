@@ -7,6 +7,7 @@ to `.out` beside it. Java watches the pipe to this process and ends with it, how
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import logging
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 START_S = 60.0
 MASTER_S = 120.0
 AFTER_S = 20.0
+_COMPILER_NICENESS = 10
 _MASTER = re.compile(r"local|local(-cluster)?\[.+\]|yarn|(spark|k8s)://.+")
 _DRIVER_OPTIONS = re.compile(r"spark\.driver\.(memory|extraJavaOptions|defaultJavaOptions|extraClassPath)")
 # Where nothing works in real time, pauses do not matter, and with this collector a third more records get through.
@@ -98,8 +100,36 @@ class _Started:
     log: Path
 
 
+@dataclass(frozen=True)
+class _Launched:
+    """A Java that waits to be told of its session."""
+
+    asked: tuple[Any, ...]
+    process: subprocess.Popen[bytes]
+    java: Java
+    log: Path
+    scratch: Path
+
+    @property
+    def gateway(self) -> Path:
+        """Where Java writes how it is to be reached."""
+        return self.scratch / "gateway"
+
+
 _lock = threading.Lock()
 _started: _Started | None = None
+_launched: _Launched | None = None
+
+
+def launch(settings: Settings, *, name: str, realtime: bool) -> None:
+    """Start the Java of a session that `start_session` will be asked for, and let it get ready meanwhile.
+
+    Fails as `start_session` does; what is asked for afterwards may be something else.
+    """
+    global _launched
+    with _lock:
+        if _started is None and _launched is None:
+            _launched = _launch(settings, name, realtime)
 
 
 def start_session(settings: Settings, *, name: str, slots: int, realtime: bool = True) -> SparkSession:
@@ -121,7 +151,8 @@ def start_session(settings: Settings, *, name: str, slots: int, realtime: bool =
                 "which was started with other settings.",
                 remedy="Use that one, stop it with stop_session(), or start another process.",
             )
-        _end()
+        if _started is not None:
+            _end()
         _refuse_foreign_session()
         _started = _start(settings, name, slots, asked, realtime=realtime)
         return _started.spark
@@ -171,6 +202,11 @@ def options_of(settings: Settings, *, name: str, slots: int) -> dict[str, str]:
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+        # What a query has read ahead, megabytes for each partition, would be kept for minutes after its end.
+        "spark.kafka.consumer.fetchedData.cache.timeout": "10s",
+        "spark.kafka.consumer.fetchedData.cache.evictorThreadRunInterval": "10s",
+        "spark.kafka.consumer.cache.timeout": "1m",
+        "spark.kafka.consumer.cache.evictorThreadRunInterval": "20s",
         # Collectors that Spark does not know by name, it warns about.
         "spark.eventLog.gcMetrics.youngGenerationGarbageCollectors": "ZGC Minor Cycles,ZGC Minor Pauses,Copy",
         "spark.eventLog.gcMetrics.oldGenerationGarbageCollectors": (
@@ -193,12 +229,35 @@ def options_of(settings: Settings, *, name: str, slots: int) -> dict[str, str]:
     return {**options, **{key: value for key, value in own.items() if key not in merged}}
 
 
-def _start(
-    settings: Settings, name: str, slots: int, asked: tuple[Any, ...], *, realtime: bool = True
-) -> _Started:
+def _start(settings: Settings, name: str, slots: int, asked: tuple[Any, ...], *, realtime: bool) -> _Started:
     _hush_py4j()
     if slots < 1:
         raise SettingsError(f"A session needs at least one slot, not {slots}.", remedy="Ask for one or more.")
+    launched = _launch(settings, name, realtime)
+    options = options_of(settings, name=name, slots=slots)
+    try:
+        _await_gateway(launched)
+        if realtime:
+            _hold_compiler_back(launched.process.pid)
+        spark = _connect(launched, options)
+    except BaseException:
+        _forget_gateway()
+        _end_java(launched.process, 0.0)
+        raise
+    finally:
+        shutil.rmtree(launched.scratch, ignore_errors=True)
+    _train_aside(launched.java, settings.cache, options)
+    return _Started(asked, spark, launched.process, launched.log)
+
+
+def _launch(settings: Settings, name: str, realtime: bool) -> _Launched:
+    """Start Java, or take the one that was started for the same ahead of time."""
+    global _launched
+    asked = (settings.spark, settings.state, settings.cache, settings.java_home, name, realtime)
+    if _launched is not None and _launched.asked == asked:
+        ahead, _launched = _launched, None
+        return ahead
+    _end_unused()
     if not _MASTER.fullmatch(settings.spark.master):
         raise SettingsError(
             f"{settings.spark.master!r} is not a Spark master.",
@@ -206,7 +265,7 @@ def _start(
         )
     java = find_java(settings.java_home)
     jars.ensure_jars(jars.SPARK_KAFKA, settings.cache, settings.java_home)
-    options = options_of(settings, name=name, slots=slots)
+    options = options_of(settings, name=name, slots=1)  # how many it is to have, it is told with its session
     _await_master(options["spark.master"])
     safe = re.sub(r"[^\w.-]", "-", name)
     log = settings.state / "logs" / f"spark-{safe}.log"
@@ -216,17 +275,11 @@ def _start(
         file = scratch / "options"
         write_atomically(file, _properties(options).encode(), mode=0o600)
         command = _command(settings, java, options, file, log, realtime=realtime)
-        process = _launch(command, settings, java, log, scratch)
-        try:
-            spark = _connect(process, scratch / "gateway", options, log)
-        except BaseException:
-            _forget_gateway()
-            _end_java(process, 0.0)
-            raise
-    finally:
+        process = _start_java(command, settings, java, log, scratch / "gateway")
+    except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
-    _train_aside(java, settings.cache, options)
-    return _Started(asked, spark, process, log)
+        raise
+    return _Launched(asked, process, java, log, scratch)
 
 
 def _train_aside(java: Java, cache: Path, options: Mapping[str, str]) -> None:
@@ -269,8 +322,8 @@ def _cache_flags(settings: Settings, java: Java, flags: list[str]) -> list[str]:
     return [] if given else aot.use_flags(java, settings.cache, aot.SPARK)
 
 
-def _launch(
-    command: list[str], settings: Settings, java: Java, log: Path, scratch: Path
+def _start_java(
+    command: list[str], settings: Settings, java: Java, log: Path, gateway: Path
 ) -> subprocess.Popen[bytes]:
     output = log.with_suffix(".out")
     rotate(output, KEPT_OUTPUTS)
@@ -282,7 +335,7 @@ def _launch(
         "SPARK_CONNECT_MODE": "0",
         "PYSPARK_PYTHON": sys.executable,
         "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0"),
-        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(scratch / "gateway"),
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(gateway),
     }
     if settings.spark.master.startswith("local"):
         environment.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -307,17 +360,20 @@ def _launch(
         ) from None
 
 
-def _connect(process: subprocess.Popen[bytes], info: Path, options: Mapping[str, str], log: Path) -> Any:
+def _await_gateway(launched: _Launched) -> None:
     import pyspark.sql  # noqa: F401 - half a second's work, done while Java starts
 
-    deadline = time.monotonic() + START_S
-    while not info.is_file():
-        if process.poll() is not None:
-            raise _death(process, log)
+    log, deadline = launched.log, time.monotonic() + START_S
+    while not launched.gateway.is_file():
+        if launched.process.poll() is not None:
+            raise _death(launched.process, log)
         if time.monotonic() > deadline:
             raise ProcessError(f"Java did not answer within {START_S:.0f} s.", remedy=f"Look into {log}.", log=log)
         time.sleep(0.01)
-    content = info.read_bytes()
+
+
+def _connect(launched: _Launched, options: Mapping[str, str]) -> Any:
+    content = launched.gateway.read_bytes()
     port, length = struct.unpack(">ii", content[:8])
     secret = content[8 : 8 + length].decode()
     with _environment(
@@ -327,7 +383,15 @@ def _connect(process: subprocess.Popen[bytes], info: Path, options: Mapping[str,
         SPARK_CONNECT_MODE_ENABLED=None,
         SPARK_REMOTE=None,
     ):
-        return _make_session(process, options, log)
+        return _make_session(launched.process, options, launched.log)
+
+
+def _hold_compiler_back(pid: int) -> None:
+    """Let Java's optimising compiler take what pipelines leave: else it has a core of their first seconds."""
+    with contextlib.suppress(OSError):  # another system than Linux
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            if (task / "comm").read_text().startswith("C2 "):
+                os.setpriority(os.PRIO_PROCESS, int(task.name), _COMPILER_NICENESS)
 
 
 def _make_session(process: subprocess.Popen[bytes], options: Mapping[str, str], log: Path) -> Any:
@@ -486,11 +550,21 @@ def _is_alive(started: _Started) -> bool:
 def _end(grace_s: float = 10.0) -> None:
     """End the Java of the session, if there is one, and let pyspark know of neither."""
     global _started
+    _end_unused()
     if _started is None:
         return
     process, _started = _started.process, None
     _forget_gateway()
     _end_java(process, grace_s)
+
+
+def _end_unused() -> None:
+    """End the Java that was started for a session that nobody asked for, if there is one."""
+    global _launched
+    if _launched is not None:
+        unused, _launched = _launched, None
+        _end_java(unused.process, 0.0)
+        shutil.rmtree(unused.scratch, ignore_errors=True)
 
 
 def _end_java(process: subprocess.Popen[bytes], grace_s: float) -> None:

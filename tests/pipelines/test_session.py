@@ -111,19 +111,61 @@ def test_session_master_unreachable_is_told_at_once(project: Settings) -> None:
         master = f"spark://127.0.0.1:{unused.getsockname()[1]}"
         started = time.monotonic()
         with pytest.raises(ProcessError, match="cannot be reached") as caught:
-            session._start(spark_of(project, master=master), "x", 1, ())
+            session._launch(spark_of(project, master=master), "x", realtime=True)
     assert master in caught.value.message
     assert time.monotonic() - started < 30
 
 
+def test_session_takes_the_java_that_was_launched_for_it_and_ends_one_that_was_not(script: Script) -> None:
+    done = script(
+        """
+        session.launch(settings, name="other", realtime=True)
+        other = session._launched
+        spark = session.start_session(settings, name="x", slots=2)
+        print(other.process.poll() is not None, other.scratch.exists())
+        session.stop_session()
+        session.launch(settings, name="x", realtime=True)
+        ahead = session._launched
+        spark = session.start_session(settings, name="x", slots=2)
+        print(session._started.process is ahead.process, spark.sparkContext.defaultParallelism > 0)
+        print(spark.sparkContext.master)
+        session.stop_session()
+        session.launch(settings, name="x", realtime=True)
+        unused = session._launched
+        session.stop_session()
+        print(unused.process.poll() is not None, unused.scratch.exists())
+        """
+    )
+    out, errors = done.communicate(timeout=120)
+    assert out.split() == ["True", "False", "True", "True", "local[2]", "True", "False"], errors
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="threads have a niceness of their own on Linux only")
+def test_session_in_real_time_holds_the_optimising_compiler_back(script: Script) -> None:
+    done = script(
+        """
+        from pathlib import Path
+        del os.environ["JDK_JAVA_OPTIONS"]  # by which tests do without that compiler
+        for realtime in (True, False):
+            session.start_session(settings, name="x", slots=2, realtime=realtime)
+            tasks = Path(f"/proc/{session._started.process.pid}/task").iterdir()
+            named = {(task / "comm").read_text()[:3]: int(task.name) for task in tasks}
+            print(os.getpriority(os.PRIO_PROCESS, named["C2 "]), os.getpriority(os.PRIO_PROCESS, named["C1 "]))
+            session.stop_session()
+        """
+    )
+    out, errors = done.communicate(timeout=120)
+    assert out.split() == ["10", "0", "0", "0"], errors
+
+
 def test_session_without_slots_is_refused(project: Settings) -> None:
     with pytest.raises(SettingsError, match="at least one slot"):
-        session._start(project, "x", 0, ())
+        session._start(project, "x", 0, (), realtime=True)
 
 
 def test_session_master_of_no_known_form_is_refused(project: Settings) -> None:
     with pytest.raises(SettingsError, match="'nonsense' is not a Spark master"):
-        session._start(spark_of(project, master="nonsense"), "x", 1, ())
+        session._launch(spark_of(project, master="nonsense"), "x", realtime=True)
 
 
 def test_session_foreign_spark_is_refused(project: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
