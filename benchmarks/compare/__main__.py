@@ -16,7 +16,7 @@ from compare.report import Table
 from headrace import settings
 from headrace.substrate import site
 
-FULL_ONLY = ("growth",)  # unless asked for by name
+FULL_ONLY = ("rules", "growth")  # unless asked for by name
 PAGE = Path(__file__).parent.parent.parent / "docs" / "benchmarks.md"
 
 
@@ -41,6 +41,7 @@ def main() -> int:
     options = argparse.ArgumentParser(prog="compare", description=__doc__)
     options.add_argument("--full", action="store_true", help="three rounds, ten times the records, all peers")
     options.add_argument("--only", action="append", choices=list(workloads), help="these instead of all")
+    options.add_argument("--rounds", type=int, help="how often each is measured; 1, or 3 with --full")
     options.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     chosen = options.parse_args()
     began = time.monotonic()
@@ -53,7 +54,8 @@ def main() -> int:
         known = settings.load(project)
         site.up(known, detach=True)
         try:
-            bench = Bench(Log(known), Path(folder) / "trials", quick=not chosen.full)
+            rounds = chosen.rounds or (3 if chosen.full else 1)
+            bench = Bench(Log(known), Path(folder) / "trials", quick=not chosen.full, rounds=rounds)
             bench.log.warm_up(10 if bench.quick else 30)
             for name in chosen.only or [each for each in workloads if chosen.full or each not in FULL_ONLY]:
                 print(f"{name} …", flush=True)
@@ -66,11 +68,12 @@ def main() -> int:
                 for table in tables:
                     print(report.show(table), flush=True)
                 found += tables
+                seconds = time.monotonic() - began
+                if chosen.write:  # what there is so far: the rest may take an hour
+                    report.write(PAGE, found, bench.told, quick=not chosen.full, seconds=seconds)
         finally:
             site.down(known)
     seconds = time.monotonic() - began
-    if chosen.write:
-        report.write(PAGE, found, bench.told, quick=not chosen.full, seconds=seconds)
     lacking = [*failed, *(table.name for table in found if not table.is_whole)]
     print(f"\n{len(found)} tables in {seconds / 60:.1f} minutes; not whole: {', '.join(lacking) or 'none'}")
     return 1 if lacking else 0

@@ -19,6 +19,7 @@ class Bench:
     log: Log
     root: Path
     quick: bool
+    rounds: int
     ready: dict[str, str] = field(
         default_factory=dict
     )  # systems that were made ready; why not, of those that can't
@@ -26,20 +27,16 @@ class Bench:
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     @property
-    def rounds(self) -> int:
-        return 1 if self.quick else 3
-
-    @property
     def rounds_told(self) -> str:
         return "one round" if self.rounds == 1 else f"medians of {self.rounds} rounds in turns"
 
     @property
     def seconds(self) -> float:
-        return 6 if self.quick else 30
+        return 6 if self.quick else 20
 
     @property
     def warm_up_s(self) -> float:
-        return 8 if self.quick else 30
+        return 8 if self.quick else 20
 
     @property
     def bulk(self) -> int:
