@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 import _mirror
 import psutil
+from compare.harness import Usage
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
@@ -76,34 +77,6 @@ class Sample(NamedTuple):
     @property
     def total(self) -> int:
         return sum(self.ends.values())
-
-
-class Usage:
-    """The CPU seconds of a process and of all that it started, and their memory."""
-
-    def __init__(self, pid: int) -> None:
-        self._root = psutil.Process(pid)
-        self._known: dict[psutil.Process, float] = {self._root: 0.0}
-        self._looked = 0.0
-
-    def read(self) -> tuple[float, int]:
-        now = time.monotonic()
-        if now > self._looked + 1.0:
-            self._looked = now
-            try:
-                for child in self._root.children(recursive=True):
-                    self._known.setdefault(child, 0.0)
-            except psutil.NoSuchProcess:
-                pass
-        rss = 0
-        for process in self._known:
-            try:
-                spent = process.cpu_times()
-                self._known[process] = spent.user + spent.system
-                rss += process.memory_info().rss
-            except psutil.Error:
-                pass  # it has ended: what it used is known
-        return sum(self._known.values()), rss
 
 
 class Copier:
@@ -253,7 +226,7 @@ class Bench:
     def _ours_s(self) -> float:
         own = psutil.Process().cpu_times()  # with that of the copying processes, once they have ended
         spent: float = own.user + own.system + own.children_user + own.children_system
-        return spent + sum(each.read()[0] for each in self._brokers)
+        return spent + sum(each.read() for each in self._brokers)
 
     def _forget(self) -> None:
         for admin in self._admins.values():
@@ -319,7 +292,7 @@ class Bench:
         moved = 0.0
         while True:
             ends = self._ends(stream)
-            now = Sample(time.perf_counter(), ends, *copier.usage.read())
+            now = Sample(time.perf_counter(), ends, copier.usage.read(), copier.usage.resident)
             if not samples or ends != samples[-1].ends:
                 moved = now.at
             samples.append(now)
@@ -379,7 +352,7 @@ class Bench:
             if n >= lead_in:
                 lags.append(now - began - n / RATE)
             if copier is not None and n in (lead_in, total - 1):
-                used.append((now, copier.usage.read()[0]))
+                used.append((now, copier.usage.read()))
         sender.join()
         lags.sort()
         cores = (used[-1][1] - used[0][1]) / (used[-1][0] - used[0][0]) if len(used) > 1 else 0.0

@@ -63,7 +63,7 @@ class Usage:
         self._root = psutil.Process(pid)
         self._known: dict[psutil.Process, float] = {self._root: 0.0}
         self._looked = 0.0
-        self.peak_bytes = 0
+        self.resident = self.peak_bytes = 0
 
     def read(self) -> float:
         """CPU seconds until now."""
@@ -83,6 +83,7 @@ class Usage:
                 resident += process.memory_info().rss
             except psutil.Error:
                 pass  # it has ended: what it used is known
+        self.resident = resident
         self.peak_bytes = max(self.peak_bytes, resident)
         return sum(self._known.values())
 
