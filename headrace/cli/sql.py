@@ -112,8 +112,8 @@ def _frames(
             frames[name] = kafka.table(spark, stream, options, "sql")
             continue
         start = _ends(app, name) if live else "earliest"
-        raw = kafka.raw_source(spark, stream, options, live=live, startingOffsets=start)
-        frame = kafka.with_hidden(raw, stream, kafka.Reading("sql", metadata=True))
+        reading = kafka.Reading("sql", metadata=True)
+        frame = kafka.source(spark, stream, options, reading, live=live, startingOffsets=start)
         timed = live and stream.time is not None
         frames[name] = (
             kafka.watermarked(frame, str(stream.time), "10 minutes", None) if timed else kafka.visible(frame)

@@ -19,7 +19,7 @@ from headrace.errors import (
 
 _CODE = re.compile(r"\[([A-Z][A-Z0-9_.]+)\]\s*")
 _TAIL = re.compile(r"\s*SQLSTATE: \w+.*", re.DOTALL)
-_OWN = re.compile(r"USER_RAISED_EXCEPTION\]\s*HEADRACE (column '[^']+' [a-z ]+)")
+_OWN = re.compile(r"HEADRACE (column '[^']+' [a-z ]+)")
 _REFUSED = re.compile(r"(?:Authorization|Authentication)Exception: ([^\n]+)")
 _PACKAGE = Path(__file__).parent.parent
 

@@ -1,4 +1,4 @@
-"""Records as columns: the Spark types of a record, reading it from JSON, checking it, writing it again.
+"""Records as columns: the Spark types of a record, and what the connector is told of reading and writing it.
 
 ============================  ==============================
 field                         column
@@ -20,7 +20,6 @@ Any, a union                  VARIANT
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -31,19 +30,25 @@ from pyspark.sql import types as T
 from headrace._json_schema import Schema
 
 DECIMAL = T.DecimalType(38, 18)
-CORRUPT = "__headrace_corrupt"
-JSON_OPTIONS = {
-    "columnNameOfCorruptRecord": CORRUPT,
-    "allowNonNumericNumbers": "false",
-    "allowSingleQuotes": "false",
+_KINDS: dict[type[T.DataType], str] = {
+    T.StringType: "string",
+    T.LongType: "long",
+    T.DoubleType: "double",
+    T.BooleanType: "boolean",
+    T.TimestampType: "timestamp",
+    T.DateType: "date",
+    T.DecimalType: "decimal",
+    T.BinaryType: "binary",
+    T.ArrayType: "array",
+    T.MapType: "map",
+    T.StructType: "struct",
+    T.VariantType: "variant",
 }
-WRITE_OPTIONS = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-}
-_OBJECT = r"(?s)^\s*\{.*\}\s*$"  # Spark reads the first value and ignores what follows it
-_ZONE = "([Zz]|[+-][0-9]{2}:?[0-9]{2})$"
-_DATE = "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
+_WRITTEN = (
+    *_KINDS,
+    *(T.CharType, T.VarcharType, T.ByteType, T.ShortType, T.IntegerType, T.FloatType),
+    *(T.TimestampNTZType, T.NullType),
+)
 
 
 def spark_type(schema: Schema) -> T.DataType:
@@ -75,175 +80,35 @@ def struct_type(schema: Schema) -> T.StructType:
     return T.StructType([T.StructField(name, spark_type(field)) for name, field in schema["properties"].items()])
 
 
-def json_type(schema: Schema) -> T.StructType:
-    """What `from_json` is given for a record: texts for what Spark itself would read too leniently."""
-    fields = [T.StructField(name, _json_type(field)) for name, field in schema["properties"].items()]
-    return T.StructType([*fields, T.StructField(CORRUPT, T.StringType())])
+def reading(schema: Schema) -> dict[str, Any]:
+    """What the connector's reader of JSON is told of a record: the kind of each field, and what it may be."""
+    return {"title": schema.get("title", "the record"), **_reading(schema)}
 
 
-def _json_type(schema: Schema) -> T.DataType:
-    inner, _ = _without_null(schema)
+def _reading(schema: Schema) -> dict[str, Any]:
+    inner, nullable = _without_null(schema)
+    kind = _KINDS[type(spark_type(schema))]
+    found: dict[str, Any] = {"kind": kind, "nullable": nullable}
     if inner is None:
-        return T.VariantType()
-    kind = inner.get("type")
-    if kind == "object" and "properties" in inner:
-        return T.StructType(
-            [T.StructField(name, _json_type(field)) for name, field in inner["properties"].items()]
-        )
-    if kind == "object":
-        return T.MapType(T.StringType(), _json_type(inner.get("additionalProperties", {})))
+        return found
+    if "enum" in inner:
+        found["enum"] = inner["enum"]
     if kind == "array":
-        return T.ArrayType(_json_type(_items(inner)))
-    final = spark_type(schema)
-    return T.StringType() if isinstance(final, T.TimestampType | T.DateType | T.DecimalType) else final
-
-
-def read_fields(schema: Schema, parsed: Column) -> list[Column]:
-    """The record's columns, out of what `from_json` gave; a missing field has its default."""
-    columns = []
-    for name, field in schema["properties"].items():
-        column = _convert(field, parsed.getField(name))
-        if field.get("default") is not None:
-            column = F.coalesce(column, _literal(field["default"], spark_type(field)))
-        columns.append(column.alias(name))
-    return columns
-
-
-def _literal(value: Any, kind: T.DataType) -> Column:
-    if isinstance(value, list | dict):
-        return F.from_json(F.lit(json.dumps(value)), kind if not isinstance(kind, T.VariantType) else "variant")
-    return F.lit(value).cast(kind)
-
-
-def _convert(schema: Schema, column: Column) -> Column:
-    inner, _ = _without_null(schema)
-    before, after = _json_type(schema), spark_type(schema)
-    if before == after or inner is None:
-        return column
-    if isinstance(after, T.TimestampType | T.DateType | T.DecimalType):
-        return column.try_cast(after)
-    if isinstance(after, T.ArrayType):
-        return F.transform(column, lambda item: _convert(_items(inner), item))
-    if isinstance(after, T.MapType):
-        return F.transform_values(column, lambda _, value: _convert(inner.get("additionalProperties", {}), value))
-    fields = [_convert(field, column.getField(name)).alias(name) for name, field in inner["properties"].items()]
-    return F.when(column.isNotNull(), F.struct(*fields))
-
-
-def is_bad(schema: Schema, text: Column, parsed: Column) -> Column:
-    """Whether these bytes are no such record; `problem` says why, at a greater cost.
-
-    `text` is the value as a string, `parsed` what `from_json` made of it. Kept small: Java never compiles a method
-    of more than 8,000 bytes, and all of a query's expressions are in one.
-    """
-    bad = parsed.getField(CORRUPT).isNotNull() | parsed.isNull() | ~F.is_valid_utf8(text) | _not_an_object(text)
-    for _, condition, _ in _field_checks(schema, parsed, ""):
-        bad = bad | condition
-    texts = _texts(schema)
-    return bad | _holds_other(text, texts) if texts else bad
-
-
-def problem(schema: Schema, text: Column, parsed: Column) -> Column:
-    """Why these bytes are not such a record, as a text; NULL if they are."""
-    name = schema.get("title", "the record")
-    checks = [
-        (~F.is_valid_utf8(text), "the value is not valid UTF-8"),
-        (parsed.isNull() | _not_an_object(text), "the value is not a JSON object"),
-    ]
-    corrupt = parsed.getField(CORRUPT).isNotNull()
-    for field in schema["properties"]:
-        blamed = corrupt & parsed.getField(field).isNull() & F.contains(text, F.lit(f'"{field}"'))
-        checks.append((blamed, f"field '{field}' does not fit its type"))
-    checks.append((corrupt, "the value is not JSON"))
-    checks += [(bad, f"field '{path}' {said}") for path, bad, said in _field_checks(schema, parsed, "")]
-    checks += [(_holds_other(text, [field]), f"field '{field}' is not a text") for field in _texts(schema)]
-    return F.coalesce(*(F.when(bad, F.lit(f"{name}: {said}.")) for bad, said in checks))
-
-
-def _not_an_object(text: Column) -> Column:
-    return ~((F.startswith(text, F.lit("{")) & F.endswith(text, F.lit("}"))) | text.rlike(_OBJECT))
-
-
-def _field_checks(schema: Schema, parsed: Column, prefix: str) -> list[tuple[str, Column, str]]:
-    found = []
-    required = set(schema.get("required", ()))
-    for name, field in schema["properties"].items():
-        column, path = parsed.getField(name), f"{prefix}{name}"
-        inner, nullable = _without_null(field)
-        if name in required and not nullable:
-            found.append((path, column.isNull(), "is missing"))
-        if inner is None:
-            continue
-        found += [(path, column.isNotNull() & bad, said) for bad, said in _value_checks(inner, column)]
-        if inner.get("type") == "object" and "properties" in inner:
-            found += [
-                (deep, column.isNotNull() & bad, said)
-                for deep, bad, said in _field_checks(inner, column, f"{path}.")
-            ]
+        found["items"] = _reading(_items(inner))
+    elif kind == "map":
+        found["items"] = _reading(inner.get("additionalProperties", {}))
+    elif kind == "struct":
+        required = set(inner.get("required", ()))
+        found["fields"] = [
+            {
+                "name": name,
+                "required": name in required,
+                **_reading(field),
+                **({"default": json.dumps(field["default"])} if field.get("default") is not None else {}),
+            }
+            for name, field in inner["properties"].items()
+        ]
     return found
-
-
-def _value_checks(schema: Schema, column: Column) -> list[tuple[Column, str]]:
-    if "enum" in schema:
-        return [(~column.isin(*schema["enum"]), f"is none of {', '.join(map(str, schema['enum']))}")]
-    form = schema.get("format")
-    if schema.get("type") == "number":
-        return [(column.isin(float("inf"), float("-inf")), "is too large")]
-    if form == "date-time":
-        zoned = F.endswith(column, F.lit("Z")) | column.rlike(_ZONE)
-        return [(~zoned | column.try_cast(T.TimestampType()).isNull(), "is not a time with a zone")]
-    if form == "date":
-        return [(~column.rlike(_DATE) | column.try_cast(T.DateType()).isNull(), "is not a date")]
-    if form == "decimal":
-        return [(column.try_cast(DECIMAL).isNull(), "is not a decimal number")]
-    if schema.get("type") == "array":
-        items, nullable = _without_null(_items(schema))
-        checks = (
-            [] if nullable or items is None else [(F.exists(column, lambda item: item.isNull()), "holds a null")]
-        )
-        if items is None:
-            return checks
-        if items.get("type") == "object" and "properties" in items:
-            for path, _, said in _field_checks(items, F.lit(None).cast(_json_type(items)), ""):
-                checks.append((F.exists(column, _nth_check(items, len(checks) - 1)), f"[].{path} {said}"))
-            return checks
-        for number, (_, said) in enumerate(_value_checks(items, F.lit(None).cast(_json_type(items)))):
-            checks.append(
-                (
-                    F.exists(column, lambda item, n=number: item.isNotNull() & _value_checks(items, item)[n][0]),
-                    said,
-                )
-            )
-        return checks
-    return []
-
-
-def _nth_check(schema: Schema, number: int) -> Any:
-    return lambda item: item.isNotNull() & _field_checks(schema, item, "")[number][1]
-
-
-def _texts(schema: Schema) -> list[str]:
-    """The fields that are texts: a number in one would be read as its digits."""
-    names = []
-    for name, field in schema["properties"].items():
-        inner, _ = _without_null(field)
-        if inner is not None and "enum" not in inner and inner.get("type") == "string":
-            names.append(name)
-    return names
-
-
-def _holds_other(text: Column, fields: Sequence[str]) -> Column:
-    """Whether one of these text fields holds something else than a text or a null.
-
-    A name that is followed by something else than a quotation mark makes a record suspect; the name may be that of
-    an inner field, so the types of the outermost fields, as Spark's own reader of JSON sees them, decide.
-    """
-    names = "|".join(re.escape(name) for name in fields)
-    suspect = text.rlike(rf'"(?:{names})"\s*:\s*[^"\sn]')
-    types = F.regexp_replace(F.schema_of_variant(F.try_parse_json(text)), "^OBJECT<", "")
-    for _ in range(3):  # how deep inner objects may be
-        types = F.regexp_replace(types, "<[^<>]*>", "")
-    return suspect & types.rlike(rf"(?:^|, )`?(?:{names})`?: (?!STRING|VOID)")
 
 
 def differences(found: T.StructType, schema: Schema) -> list[str]:
@@ -290,55 +155,31 @@ def _say(kind: T.DataType) -> str:
     return text if isinstance(kind, T.StructType) else text.upper()
 
 
-def value_column(found: T.StructType, schema: Schema) -> Column:
-    """The JSON of a row as such a record.
+def value_columns(found: T.StructType, schema: Schema) -> list[Column]:
+    """The columns that are a record's fields, as the connector writes them."""
+    kinds = {field.name: field.dataType for field in found.fields}
+    return [
+        _outward(F.col(f"`{name}`"), kinds[name]).alias(name) for name in schema["properties"] if name in kinds
+    ]
 
-    A null where the record must have a value, or a number that JSON cannot carry, fails with the column's name.
-    """
-    columns = {field.name: field for field in found.fields}
+
+def _outward(column: Column, kind: T.DataType) -> Column:
+    """What has no form of its own in JSON is written as Spark shows it."""
+    return column if isinstance(kind, _WRITTEN) else column.cast("string")
+
+
+def nulls(found: T.StructType, schema: Schema) -> str:
+    """What becomes of a null in each of these columns: it is written, left out for the default, or refused."""
     required = set(schema.get("required", ()))
-    parts = []
+    letters = []
     for name, field in schema["properties"].items():
-        if name not in columns:
-            continue
-        column = F.col(f"`{name}`")
-        _, nullable = _without_null(field)
-        if columns[name].nullable and not nullable and name in required:
-            column = F.coalesce(column, _refuse(name, "is null", columns[name].dataType))
-        if isinstance(columns[name].dataType, T.DoubleType | T.FloatType):
-            odd = F.isnan(column) | (F.abs(column) == float("inf"))
-            column = F.when(odd, _refuse(name, "is not a finite number", columns[name].dataType)).otherwise(column)
-        parts.append(_outward(column, columns[name].dataType).alias(name))
-    return F.to_json(F.struct(*parts), WRITE_OPTIONS)
+        if name in found.names:
+            letters.append("w" if _without_null(field)[1] else "r" if name in required else "o")
+    return "".join(letters)
 
 
 def _refuse(name: str, why: str, kind: T.DataType) -> Column:
     return F.raise_error(F.lit(f"HEADRACE column '{name}' {why}")).cast(kind)
-
-
-def _outward(column: Column, kind: T.DataType) -> Column:
-    """What `to_json` is given: decimals as texts, so that no reader rounds them."""
-    if isinstance(kind, T.DecimalType):
-        text = column.cast("string")
-        return F.regexp_replace(text, r"\.0+$|(\.\d*?)0+$", "$1").cast("string") if kind == DECIMAL else text
-    if isinstance(kind, T.ArrayType) and _holds_decimal(kind):
-        return F.transform(column, lambda item: _outward(item, kind.elementType))
-    if isinstance(kind, T.MapType) and _holds_decimal(kind):
-        return F.transform_values(column, lambda _, value: _outward(value, kind.valueType))
-    if isinstance(kind, T.StructType) and _holds_decimal(kind):
-        fields = [_outward(column.getField(each.name), each.dataType).alias(each.name) for each in kind.fields]
-        return F.when(column.isNotNull(), F.struct(*fields))
-    return column
-
-
-def _holds_decimal(kind: T.DataType) -> bool:
-    if isinstance(kind, T.ArrayType):
-        return _holds_decimal(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return _holds_decimal(kind.valueType)
-    if isinstance(kind, T.StructType):
-        return any(_holds_decimal(field.dataType) for field in kind.fields)
-    return isinstance(kind, T.DecimalType)
 
 
 def key_column(found: T.StructType, key: Sequence[str]) -> Column:

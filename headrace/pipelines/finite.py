@@ -114,11 +114,11 @@ class Finite:
 
     def _write(self, result: DataFrame, target: Any) -> None:
         if isinstance(target, Stream):
-            options = kafka.java_options(self.site.settings.client_options())
             rows = kafka.with_causes(result)
-            written = kafka.output(rows, target, app=self.app, element=self.pipeline.name)
-            settings = {**options, **queries.BULK_PRODUCER, "topic": target.name}
-            written.write.format("kafka").options(**settings).save()
+            options = self.site.settings.client_options()
+            told = kafka.sink_options(rows, target, options, app=self.app, element=self.pipeline.name)
+            writer = kafka.output(rows, target).write.format(kafka.FORMAT).mode("append")
+            writer.options(**{**told, **kafka.BULK_PRODUCER}).save()
         elif isinstance(target, Path):
             writer = result.coalesce(1).write.mode("overwrite").format(FORMATS[target.suffix])
             writer.option("header", "true").save(str(target))

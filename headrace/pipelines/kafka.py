@@ -1,4 +1,4 @@
-"""Streams as DataFrames, and DataFrames as records in streams.
+"""Streams as DataFrames, and DataFrames as records in streams, by the connector in `connector/`.
 
 A source has the record's columns, after bad records were counted and left out, and hidden columns: the place
 of each record and the time it was sent, from which ids and latencies are made (`plan.py` carries them
@@ -7,7 +7,8 @@ through the user's function). A sink turns rows into key, value and headers as D
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,28 +16,52 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from headrace.log.message import REPLAY_HEADER
 from headrace.log.stream import Stream
 from headrace.pipelines import columns, plan
 from headrace.settings import Options
 
-PLACE = "__headrace_place"  # of the record in its stream, unique among a pipeline's sources
-SENT = "__headrace_sent"  # its ce_time, as it stands in the header
-TIME = "__headrace_time"  # the same in microseconds, for aggregates
+FORMAT = "headrace.Streams"
+_HIDDEN = "__headrace_"
+PLACE = f"{_HIDDEN}place"  # of the record in its stream, unique among a pipeline's sources
+SENT = f"{_HIDDEN}sent"  # its ce_time, as it stands in the header
+TIME = f"{_HIDDEN}time"  # the same in microseconds, for aggregates
 HIDDEN = (PLACE, TIME)
-BEAT = "__headrace_beat"
+BEAT = f"{_HIDDEN}beat"
 METADATA = ("_key", "_partition", "_offset", "_time", "_headers", "_id")
-_CE_TIME_AT = 4  # where our producers put it among a record's headers
-_OWN_HEADERS = 5
-_PLACE_BITS = 44  # of which the offset takes the lower ones, partition and source the rest
-_SOURCE_BITS = 58
+_TYPES: dict[str, T.DataType] = {
+    "place": T.LongType(),
+    "sent": T.StringType(),
+    "partition": T.IntegerType(),
+    "offset": T.LongType(),
+    "key": T.BinaryType(),
+    "value": T.BinaryType(),
+    "timestamp": T.TimestampType(),
+    "headers": T.ArrayType(T.StructType().add("key", T.StringType()).add("value", T.BinaryType())),
+    "bad": T.BooleanType(),
+    "problem": T.StringType(),
+}
+_RAW = ("key", "partition", "offset", "timestamp", "headers")
 # A client has hundreds of figures of its own; to report them takes a large part of its start, and nobody asks.
 _QUIET = {"metric.reporters": "", "enable.metrics.push": "false"}
-# Spark asks the log for a partition's range at each poll: not for each 500 records. The question stands behind a
-# request for records on the same connection, which at the end of a stream waits for more: not half a second.
+# A request for records waits for more at the end of a stream, and a consumer has one at a time under way: not
+# half a second, as the next batch needs its consumer before that.
 _CONSUMER = {"kafka.max.poll.records": "2000", "kafka.fetch.max.wait.ms": "5"}
-# In real time it asks nothing, and to wait for records is what its readers are for.
+# In real time, to wait for records is what readers are for.
 REALTIME_CONSUMER = {"kafka.fetch.max.wait.ms": "500"}
+
+# What the sink's producer is told: nothing waits in real time, batches are filled and compressed otherwise.
+REALTIME_PRODUCER = {
+    "kafka.linger.ms": "0",
+    "kafka.acks": "all",
+    # Spark writes down its progress aside, if it knows the sink by name, or is told not to ask.
+    "_asyncProgressTrackingOverrideSinkSupportCheck": "true",
+}
+BULK_PRODUCER = {
+    "kafka.linger.ms": "20",
+    "kafka.batch.size": "262144",
+    "kafka.compression.type": "lz4",
+    "kafka.acks": "all",
+}
 
 
 @dataclass(frozen=True)
@@ -47,6 +72,7 @@ class Reading:
     number: int = 0
     metadata: bool = False
     quarantined: tuple[tuple[int, int], ...] = ()
+    tasks: int | None = None  # in real time: how many read it at once; one for each partition, if not said
 
 
 def java_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -71,86 +97,67 @@ def _quoted(text: str) -> str:
 
 
 def raw_source(
-    spark: SparkSession, stream: Stream[Any], options: Options, *, live: bool, **more: str
+    spark: SparkSession,
+    stream: Stream[Any],
+    options: Options,
+    reading: Reading,
+    hidden: Sequence[str],
+    *,
+    live: bool,
+    keep: str = "good",
+    **more: str,
 ) -> DataFrame:
-    """A stream's records as they are in the log, to be followed or, if not live, to be read to an end."""
+    """A stream's records, to be followed or, if not live, to be read to an end.
+
+    They have their own columns, and hidden ones, which are named as in `_TYPES`, with a prefix. Kept are the
+    "good" records, the "bad" ones, or "all", tombstones among them.
+    """
     reader: Any = spark.readStream if live else spark.read
+    codec = stream.codec
+    fields = (
+        [T.StructField("value", T.BinaryType())] if codec.is_bytes else columns.struct_type(codec.schema).fields
+    )
+    schema = T.StructType(fields)
+    for name in hidden:
+        schema = schema.add(f"{_HIDDEN}{name}", _TYPES[name])
     settings = {
         **_CONSUMER,
         **java_options(options),
         **({} if "assign" in more else {"subscribe": stream.name}),
-        "includeHeaders": "true",
         "startingOffsets": "earliest",
+        "headrace.schema": schema.json(),
+        "headrace.keep": keep,
+        "headrace.element": reading.element,
+        "headrace.source": str(reading.number),
+        "headrace.quarantined": ",".join(f"{partition}/{offset}" for partition, offset in reading.quarantined),
+        **({} if codec.is_bytes else {"headrace.record": json.dumps(columns.reading(codec.schema))}),
+        **({} if reading.tasks is None else {"headrace.tasks": str(reading.tasks)}),
         **more,
     }
-    return reader.format("kafka").options(**settings).load()
+    return reader.format(FORMAT).options(**settings).load()
 
 
-def judged(
-    raw: DataFrame, stream: Stream[Any], reading: Reading, *, explain: bool = False, counted: bool = False
+def source(
+    spark: SparkSession, stream: Stream[Any], options: Options, reading: Reading, *, live: bool, **more: str
 ) -> DataFrame:
-    """The raw records with the columns `record` (a struct) and `bad`.
+    """The record's columns, the metadata if it was asked for, and the hidden columns.
 
-    To be explained, they also have their `value` and the column `problem`: why it is no record, else NULL. Spark
-    would read the JSON once for each filter that follows, if nothing stood in between: counting does, otherwise a
-    generator is put there.
+    All records, and the bad ones, are counted, which a query's progress reports. Bad ones are left out.
     """
-    mine = raw.where(F.col("value").isNotNull() & _for_me(reading.element))
-    if reading.quarantined:
-        places = [F.lit(f"{partition}/{offset}") for partition, offset in reading.quarantined]
-        mine = mine.where(~F.concat_ws("/", "partition", "offset").isin(*places))
-    # Rows are copied more than once on their way, and headers are slow to copy: only what is needed goes along.
-    names = ["partition", "offset"]
-    names += ["key", "timestamp", "headers"] if reading.metadata or explain else []
-    names += ["value"] if explain else []
-    mine = mine.withColumn(SENT, _sent())
-    kept = [F.col(name) for name in (*names, SENT)]
-    if stream.codec.is_bytes:
-        record = F.struct(F.col("value").alias("value")).alias("record")
-        nothing = F.lit(None).cast("string").alias("problem")
-        return mine.select(*kept, record, F.lit(False).alias("bad"), nothing)
-    schema = stream.codec.schema
-    text = mine.select(*kept, F.col("value").cast("string").alias("text"))
-    parsed = F.from_json("text", columns.json_type(schema), columns.JSON_OPTIONS)
-    read = text.select(*kept, "text", (parsed if counted else F.explode(F.array(parsed))).alias("parsed"))
-    return read.select(
-        *kept,
-        F.struct(*columns.read_fields(schema, F.col("parsed"))).alias("record"),
-        columns.is_bad(schema, F.col("text"), F.col("parsed")).alias("bad"),
-        *([columns.problem(schema, F.col("text"), F.col("parsed")).alias("problem")] if explain else ()),
-    )
-
-
-def source(raw: DataFrame, stream: Stream[Any], reading: Reading, *, observe: str = "") -> DataFrame:
-    """The DataFrame that the user's function is given, with the hidden columns below it.
-
-    All records, and the bad ones, are counted under the name `observe`, which a query's progress reports.
-    Bad ones are left out.
-    """
-    return visible(with_hidden(raw, stream, reading, observe=observe))
-
-
-def with_hidden(raw: DataFrame, stream: Stream[Any], reading: Reading, *, observe: str = "") -> DataFrame:
-    """The record's columns, the metadata if it was asked for, and the hidden columns."""
-    found = judged(raw, stream, reading, counted=bool(observe))
-    if observe:
-        found = found.observe(observe, F.count("*").alias("all"), F.count_if("bad").alias("bad"))
-    fields = ["value"] if stream.codec.is_bytes else columns.struct_type(stream.codec.schema).names
-    place = F.shiftleft(F.lit(reading.number).cast("bigint"), _SOURCE_BITS) + (
-        F.shiftleft(F.col("partition").cast("bigint"), _PLACE_BITS) + F.col("offset")
-    )
-    return found.where(~F.col("bad")).select(
-        *(F.col("record").getField(name).alias(name) for name in fields),
+    hidden = [*(_RAW if reading.metadata else ()), "place", "sent"]
+    found = raw_source(spark, stream, options, reading, hidden, live=live, **more)
+    return found.select(
+        *(F.col(f"`{name}`") for name in found.columns if not name.startswith(_HIDDEN)),
         *(_metadata() if reading.metadata else ()),
-        place.alias(PLACE),
-        F.col(SENT),
+        PLACE,
+        SENT,
         F.unix_micros(F.col(SENT).try_cast(T.TimestampType())).alias(TIME),
     )
 
 
 def visible(frame: DataFrame) -> DataFrame:
     """What the user's function sees."""
-    return frame.select(*(F.col(f"`{name}`") for name in frame.columns if name not in (PLACE, SENT, TIME, BEAT)))
+    return frame.select(*(F.col(f"`{name}`") for name in frame.columns if not name.startswith(_HIDDEN)))
 
 
 def watermarked(frame: DataFrame, time: str, delay: str, beats: str | None) -> DataFrame:
@@ -174,55 +181,41 @@ def watermarked(frame: DataFrame, time: str, delay: str, beats: str | None) -> D
 
 def table(spark: SparkSession, stream: Stream[Any], options: Options, element: str) -> DataFrame:
     """The latest record of every key, read from the log each time a batch needs it."""
-    raw = raw_source(spark, stream, options, live=False)
-    rows = F.struct(*(F.col(name) for name in raw.columns))
-    latest = raw.groupBy("key").agg(F.max_by(rows, "offset").alias("row")).select("row.*")
-    return F.broadcast(source(latest, stream, Reading(element)))
+    raw = raw_source(spark, stream, options, Reading(element), ("key", "offset", "bad"), live=False, keep="all")
+    rows = F.struct(*(F.col(f"`{name}`") for name in raw.columns))
+    latest = raw.groupBy(f"{_HIDDEN}key").agg(F.max_by(rows, f"{_HIDDEN}offset").alias("row")).select("row.*")
+    # A tombstone is neither good nor bad.
+    return F.broadcast(visible(latest.where(f"NOT {_HIDDEN}bad")))
 
 
-def _for_me(element: str) -> Column:
-    """A dead letter that is replayed is only for the element it failed in."""
-    foreign = F.exists(
-        "headers",
-        lambda header: (
-            (header.getField("key") == REPLAY_HEADER) & (header.getField("value").cast("string") != F.lit(element))
-        ),
-    )
-    usual = F.coalesce(F.size("headers"), F.lit(0)) <= _OWN_HEADERS
-    return usual | ~F.coalesce(foreign, F.lit(False))
+def bad_records(
+    spark: SparkSession, stream: Stream[Any], options: Options, element: str, **more: str
+) -> DataFrame:
+    """The records of a range that are none, as they are in the log, each with its `problem`."""
+    names = ("partition", "offset", "key", "value", "headers", "problem")
+    raw = raw_source(spark, stream, options, Reading(element), names, live=False, keep="bad", **more)
+    return raw.select(*(F.col(f"{_HIDDEN}{name}").alias(name) for name in names))
 
 
-def _header(name: str, at: int) -> Column:
-    """A header's value, usually found where our own producers put it."""
-    headers = F.col("headers")
-    there = F.get(headers, F.lit(at))
-    searched = F.get(F.filter(headers, lambda header: header.getField("key") == name), F.lit(0))
-    return F.when(there.getField("key") == name, there.getField("value")).otherwise(searched.getField("value"))
-
-
-def _sent() -> Column:
-    """When a record was sent: its `ce_time`, else Kafka's timestamp."""
-    return F.coalesce(_header("ce_time", _CE_TIME_AT).cast("string"), _text(F.col("timestamp")))
-
-
-def _text(time: Column) -> Column:
-    return F.date_format(time, "yyyy-MM-dd'T'HH:mm:ss.SSSSSS'Z'")
+def _header(name: str) -> Column:
+    found = F.filter(f"{_HIDDEN}headers", lambda header: header.getField("key") == name)
+    return F.get(found, F.lit(0)).getField("value").cast("string")
 
 
 def _metadata() -> list[Column]:
-    place = F.concat_ws("/", "partition", "offset")
+    key, partition, offset, timestamp, headers = (F.col(f"{_HIDDEN}{name}") for name in _RAW)
     return [
-        F.col("key").cast("string").alias("_key"),
-        F.col("partition").alias("_partition"),
-        F.col("offset").alias("_offset"),
-        F.col("timestamp").alias("_time"),
+        key.cast("string").alias("_key"),
+        partition.alias("_partition"),
+        offset.alias("_offset"),
+        timestamp.alias("_time"),
         F.map_from_entries(
             F.transform(
-                F.coalesce(F.col("headers"), F.array().cast("array<struct<key:string,value:binary>>")),
+                F.coalesce(headers, F.array().cast(_TYPES["headers"])),
                 lambda header: F.struct(header.getField("key"), header.getField("value").cast("string")),
             )
         ).alias("_headers"),
-        F.coalesce(_header("ce_id", 3).cast("string"), place).alias("_id"),
+        F.coalesce(_header("ce_id"), F.concat_ws("/", partition, offset)).alias("_id"),
     ]
 
 
@@ -238,41 +231,35 @@ def with_causes(frame: DataFrame) -> DataFrame:
     return plan.carry(frame, (TIME,))
 
 
-def output(rows: DataFrame, stream: Stream[Any], *, app: str, element: str) -> DataFrame:
-    """Rows as Kafka's sink wants them: key, value, headers.
+def output(rows: DataFrame, stream: Stream[Any]) -> DataFrame:
+    """Rows as the sink wants them: the record's fields, then its key and what its headers are made of."""
+    have = set(rows.columns)
+    if stream.codec.is_bytes:
+        key = F.col("_key").cast("string") if "_key" in have else F.lit(None).cast("string")
+        return rows.select(key.alias(f"{_HIDDEN}key"), F.col("value").cast("binary").alias(f"{_HIDDEN}value"))
+    return rows.select(
+        *columns.value_columns(rows.schema, stream.codec.schema),
+        columns.key_column(rows.schema, stream.key).alias(f"{_HIDDEN}key"),
+        *([F.col("_id").cast("string").alias(f"{_HIDDEN}id")] if "_id" in have else ()),
+        *(F.col(name) for name in (PLACE, SENT, TIME) if name in have),
+    )
 
-    The id is made of what caused the row and of its content, so that a row that is emitted again has the
-    same; a column `_id` replaces it.
+
+def sink_options(
+    rows: DataFrame, stream: Stream[Any], options: Options, *, app: str, element: str
+) -> dict[str, str]:
+    """What the sink of such rows is told.
+
+    The id of a record is made of what caused the row and of its content, so that a row that is emitted again has
+    the same; a column `_id` replaces it.
     """
-    found, have = rows.schema, set(rows.columns)
-    is_bytes = stream.codec.is_bytes
-    value = F.col("value") if is_bytes else columns.value_column(found, stream.codec.schema)
-    key = columns.key_column(found, stream.key) if not is_bytes else _bytes_key(have)
-    if is_bytes:
-        return rows.select(key.alias("key"), value.alias("value"))
-    written = rows.select(
-        key.alias("key"),
-        value.alias("value"),
-        *(F.col(name) for name in ("_id", PLACE, SENT, TIME) if name in have),
-    )
-    parts = [F.col(name).cast("string") for name in (PLACE, TIME) if name in have]
-    made = F.concat_ws("-", F.lit(f"{app}/{element}"), *parts, F.hex(F.xxhash64("key", "value")))
-    id = F.coalesce(F.col("_id").cast("string"), made) if "_id" in have else made
-    time = (
-        F.col(SENT) if SENT in have else _text(F.timestamp_micros(TIME) if TIME in have else F.current_timestamp())
-    )
-    headers = [
-        ("ce_specversion", F.lit("1.0")),
-        ("ce_source", F.lit(f"{app}/{element}")),
-        ("ce_type", F.lit(stream.codec.name)),
-        ("ce_id", id),
-        ("ce_time", time),
-    ]
-    array = F.array(
-        *(F.struct(F.lit(name).alias("key"), text.cast("binary").alias("value")) for name, text in headers)
-    )
-    return written.select("key", "value", array.alias("headers"))
-
-
-def _bytes_key(have: set[str]) -> Column:
-    return F.col("_key").cast("string") if "_key" in have else F.lit(None).cast("string")
+    codec = stream.codec
+    return {
+        **java_options(options),
+        "kafka.max.request.size": str(stream.max_bytes + 64 * 1024),
+        "topic": stream.name,
+        "headrace.from": f"{app}/{element}",
+        "headrace.type": codec.name,
+        "headrace.bytes": str(codec.is_bytes).lower(),
+        "headrace.nulls": "" if codec.is_bytes else columns.nulls(rows.schema, codec.schema),
+    }

@@ -92,12 +92,10 @@ class Letters:
             "startingOffsets": self._json({p: start.get(p, 0) for p in end}),
             "endingOffsets": self._json(end),
         }
-        raw = kafka.raw_source(spark, self._stream, self._options, live=False, **ranges)
-        judged = kafka.judged(raw, self._stream, kafka.Reading(self._pipeline), explain=True)
-        bad = judged.where("bad")
+        bad = kafka.bad_records(spark, self._stream, self._options, self._pipeline, **ranges)
         letters = self._site.dead_letters(self._pipeline)
         written = 0
-        for row in bad.select("partition", "offset", "key", "value", "headers", "problem").toLocalIterator():
+        for row in bad.toLocalIterator():
             letters.write_read(
                 self._stream.name,
                 row["partition"],

@@ -94,11 +94,13 @@ class Search:
                 quarantined=self.known,
             )
             for output, result in zip(self.pipeline.outputs, queries.apply(self.pipeline, sources), strict=True):
-                rows = result
                 if isinstance(output, Stream):
                     rows = kafka.with_causes(result)
-                    rows = kafka.output(rows, output, app="", element=self.pipeline.name)
-                rows.write.format("noop").mode("overwrite").save()
+                    told = kafka.sink_options(rows, output, self.options, app="", element=self.pipeline.name)
+                    writer = kafka.output(rows, output).write.format(kafka.FORMAT).mode("append")
+                    writer.options(**told, **{"headrace.dry": "true"}).save()
+                else:
+                    result.write.format("noop").mode("overwrite").save()
         except HeadraceError:
             return None
         except Exception as error:

@@ -19,14 +19,8 @@ from headrace.pipelines.definition import Pipeline
 from headrace.settings import Options, Settings
 from headrace.substrate._files import make_folder
 
-# What the sink's producer is told: nothing waits in real time, batches are filled and compressed otherwise.
-_REALTIME_PRODUCER = {"kafka.linger.ms": "0", "kafka.acks": "all"}
-BULK_PRODUCER = {
-    "kafka.linger.ms": "20",
-    "kafka.batch.size": "262144",
-    "kafka.compression.type": "lz4",
-    "kafka.acks": "all",
-}
+USUAL_PARTS = 2
+_PARTS = "spark.sql.shuffle.partitions"
 
 
 @dataclass(frozen=True)
@@ -39,6 +33,27 @@ class Query:
     result: DataFrame
     sources: tuple[str, ...]
     operators: tuple[str, ...]
+    parts: int  # of its state
+
+
+def parts(pipeline: Pipeline, settings: Settings) -> int | None:
+    """In how many parts a pipeline's state is to be, if the user says so."""
+    wanted = settings.spark.options.get(_PARTS)
+    return int(wanted) if wanted else None
+
+
+def usual_parts(pipeline: Pipeline, settings: Settings) -> int:
+    """In how many parts it is otherwise.
+
+    In real time on one machine it is one: then a task reads the records and keeps the state, and no record goes
+    from one task to another, which takes longer than all the rest.
+    """
+    return 1 if _in_one_task(pipeline, settings) else USUAL_PARTS
+
+
+def _in_one_task(pipeline: Pipeline, settings: Settings) -> bool:
+    local = settings.spark.master.startswith("local") and not settings.spark.master.startswith("local-cluster")
+    return pipeline.trigger.kind == "realtime" and local and parts(pipeline, settings) is None
 
 
 def frames(
@@ -51,6 +66,7 @@ def frames(
     start: Mapping[str, str],
     quarantined: tuple[tuple[str, int, int], ...] = (),
     ranges: Mapping[str, Mapping[str, str]] | None = None,
+    tasks: int | None = None,
 ) -> list[DataFrame]:
     """The DataFrames that the user's function is given, in the order of the sources."""
     found = []
@@ -70,12 +86,12 @@ def frames(
             nothing = more.get("assign") == "{}"
             if nothing:
                 del more["assign"]
-            raw = kafka.raw_source(spark, each, options, live=live, **more)
-            if nothing:
-                raw = raw.where("false")
             places = tuple((p, o) for stream, p, o in quarantined if stream == each.name)
-            reading = kafka.Reading(pipeline.name, number, pipeline.metadata or bool(pipeline.where), places)
-            frame = kafka.with_hidden(raw, each, reading, observe=each.name if live else "")
+            metadata = pipeline.metadata or bool(pipeline.where)
+            reading = kafka.Reading(pipeline.name, number, metadata, places, tasks)
+            frame = kafka.source(spark, each, options, reading, live=live, **more)
+            if nothing:
+                frame = frame.where("false")
             if pipeline.where:
                 frame = _only(pipeline, pipeline.where, frame)
             if live and pipeline.watermark and each.time:
@@ -173,6 +189,7 @@ def build(
     options: Options,
     *,
     kept: Kept | None = None,
+    parts: int = USUAL_PARTS,
 ) -> list[Query]:
     """The queries of a pipeline, checked; nothing has started yet."""
     sources = frames(
@@ -183,6 +200,7 @@ def build(
         live=True,
         start=kept.start if kept else {},
         quarantined=kept.quarantined if kept else (),
+        tasks=1 if _in_one_task(pipeline, settings) else None,
     )
     found = []
     for name, output, result in zip(pipeline.queries, pipeline.outputs, apply(pipeline, sources), strict=True):
@@ -202,6 +220,7 @@ def build(
                 result,
                 sources=tuple(each.name for each in pipeline.streams),
                 operators=tuple(plan.operators(result)),
+                parts=parts,
             )
         )
     return found
@@ -224,13 +243,9 @@ def start(
     mode = output_mode(query)
     if isinstance(output, Stream):
         rows = kafka.with_causes(query.result)
-        producer = _REALTIME_PRODUCER if pipeline.trigger.kind == "realtime" else BULK_PRODUCER
-        sink = (
-            kafka.output(rows, output, app=app, element=pipeline.name)
-            .writeStream.format("kafka")
-            .options(**{**kafka.java_options(options), **producer, "topic": output.name})
-            .option("kafka.max.request.size", str(output.max_bytes + 64 * 1024))
-        )
+        producer = kafka.REALTIME_PRODUCER if pipeline.trigger.kind == "realtime" else kafka.BULK_PRODUCER
+        told = kafka.sink_options(rows, output, options, app=app, element=pipeline.name)
+        sink = kafka.output(rows, output).writeStream.format(kafka.FORMAT).options(**{**told, **producer})
     else:
 
         def write(batch: DataFrame, batch_id: int) -> None:
@@ -239,15 +254,20 @@ def start(
         visible = [f"`{name}`" for name in query.result.columns if name not in kafka.METADATA]
         sink = query.result.selectExpr(*visible).writeStream.foreachBatch(write)
     sink = sink.queryName(query.name).outputMode(mode).option("checkpointLocation", location)
-    if pipeline.trigger.kind == "realtime":
-        return sink.trigger(
-            realTime=f"{round(pipeline.trigger.interval.total_seconds() * 1000)} milliseconds"
-        ).start()
-    if pipeline.trigger.kind == "once":
-        return sink.trigger(availableNow=True).start()
-    return sink.trigger(
-        processingTime=f"{round(pipeline.trigger.interval.total_seconds() * 1000)} milliseconds"
-    ).start()
+    return _started(sink, query)
+
+
+def _started(sink: Any, query: Query) -> StreamingQuery:
+    trigger, conf = query.pipeline.trigger, query.result.sparkSession.conf
+    interval = f"{round(trigger.interval.total_seconds() * 1000)} milliseconds"
+    when: dict[str, dict[str, Any]] = {"realtime": {"realTime": interval}, "once": {"availableNow": True}}
+    before = conf.get(_PARTS)
+    conf.set(_PARTS, str(query.parts))  # a query keeps what it finds at its start
+    try:
+        started: StreamingQuery = sink.trigger(**when.get(trigger.kind, {"processingTime": interval})).start()
+    finally:
+        conf.set(_PARTS, before)
+    return started
 
 
 def end_offsets(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
@@ -257,6 +277,16 @@ def end_offsets(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
 
 def start_offsets(progress: Mapping[str, Any]) -> dict[str, dict[int, int]]:
     return _offsets(progress, "startOffset")
+
+
+def counted(progress: Mapping[str, Any], stream: str) -> tuple[int, int]:
+    """How many records of a stream a batch has read, and how many of these were bad."""
+    found = [0, 0]
+    for each in progress.get("sources", ()):
+        if stream in _offsets({"sources": [each]}, "endOffset"):
+            metrics = each.get("metrics") or {}
+            found = [found[0] + int(metrics.get("records", 0)), found[1] + int(metrics.get("bad", 0))]
+    return found[0], found[1]
 
 
 def _offsets(progress: Mapping[str, Any], which: str) -> dict[str, dict[int, int]]:

@@ -188,19 +188,27 @@ class PipelineRunner:
             time.sleep(0.1)
 
     def _build(self, run: _Running) -> None:
+        parts = queries.parts(run.pipeline, self._settings)
+        if parts is None:
+            parts = (
+                run.kept.shuffle
+                if run.folder.started(run.kept)
+                else queries.usual_parts(run.pipeline, self._settings)
+            )
         built = queries.build(
             self._spark,
             run.pipeline,
             self._settings,
             self._options,
             kept=run.kept,
+            parts=parts,
         )
         query = next(each for each in built if each.name == run.name)
         now = Kept(
             writer=run.kept.writer,
             sources=query.sources,
             operators=query.operators,
-            shuffle=int(self._spark.conf.get("spark.sql.shuffle.partitions") or 0),
+            shuffle=parts,
             start=run.kept.start,
             quarantined=run.kept.quarantined,
         )
@@ -477,17 +485,16 @@ class PipelineRunner:
 
     def _take_letters(self, run: _Running, progress: dict[str, Any]) -> None:
         starts, ends = queries.start_offsets(progress), queries.end_offsets(progress)
-        observed = progress.get("observedMetrics", {})
         for stream in run.pipeline.streams:
             if stream.name not in ends:
                 continue
             letters = self._letters[run.pipeline.name, stream.name]
-            counted = observed.get(stream.name) or {}
-            # A store that has a batch already does not read it again: then nothing was counted.
-            bad = int(counted.get("bad") or 0) if counted.get("all") else None
+            records, bad = queries.counted(progress, stream.name)
             try:
                 letters.begin(run.folder.first_offsets(run.kept).get(stream.name))
-                written = letters.batch(self._spark, starts.get(stream.name, {}), ends[stream.name], bad)
+                # A store that has a batch already does not read it again: then nothing was counted.
+                counted = bad if records else None
+                written = letters.batch(self._spark, starts.get(stream.name, {}), ends[stream.name], counted)
             except Exception as error:  # ours, or Spark's, which reads the range again
                 # Without dead letters a record would be skipped: stop, and begin again from the checkpoint.
                 if run.streaming is not None:

@@ -33,7 +33,7 @@ from urllib.parse import urlsplit
 
 from headrace.errors import ProcessError, RunningError, SettingsError
 from headrace.settings import Options, Settings, SparkSettings
-from headrace.substrate import _training, aot, jars
+from headrace.substrate import _training, aot, connector, jars
 from headrace.substrate._files import make_folder, write_atomically
 from headrace.substrate.java import Java, find_java, spark_java_home
 from headrace.substrate.process import KEPT_OUTPUTS, keep_back, rotate, stand_back
@@ -198,6 +198,11 @@ def options_of(settings: Settings, *, name: str, slots: int) -> dict[str, str]:
         "spark.sql.shuffle.partitions": "2",
         # A record waits this long for others before it goes to the next stage; the default costs 30 ms.
         "spark.shuffle.streaming.networkBufferMaxWaitTimeMs": "1",
+        # The connector's sink is none that Spark knows by name; what cannot be done in real time, plan.py tells.
+        "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
+        "spark.sql.extensions": ",".join(
+            ["headrace.Extensions", *filter(None, [own.get("spark.sql.extensions")])]
+        ),
         "spark.sql.streaming.stateStore.providerClass": (
             "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         ),
@@ -221,11 +226,11 @@ def options_of(settings: Settings, *, name: str, slots: int) -> dict[str, str]:
         if checkpoints and not master.startswith("local-cluster"):
             options |= _LOCAL_FILES
     else:
-        connector = [str(jars.jar_path(jar, settings.cache)) for jar in jars.jars_of(jars.SPARK_KAFKA)]
-        options["spark.jars"] = ",".join([*connector, *filter(None, [own.get("spark.jars")])])
+        needed = map(str, aot.connector_jars(settings.cache))
+        options["spark.jars"] = ",".join([*needed, *filter(None, [own.get("spark.jars")])])
         package = str(_package_zip(settings.cache))
         options["spark.submit.pyFiles"] = ",".join([package, *filter(None, [own.get("spark.submit.pyFiles")])])
-    merged = {"spark.jars", "spark.submit.pyFiles"} & options.keys()
+    merged = {"spark.jars", "spark.submit.pyFiles", "spark.sql.extensions"} & options.keys()
     return {**options, **{key: value for key, value in own.items() if key not in merged}}
 
 
@@ -265,6 +270,7 @@ def _launch(settings: Settings, name: str, realtime: bool) -> _Launched:
         )
     java = find_java(settings.java_home)
     jars.ensure_jars(jars.SPARK_KAFKA, settings.cache, settings.java_home)
+    connector.ensure(java, settings.cache, aot.spark_jars())
     options = options_of(settings, name=name, slots=1)  # how many it is to have, it is told with its session
     _await_master(options["spark.master"])
     safe = re.sub(r"[^\w.-]", "-", name)
@@ -601,13 +607,15 @@ def _refuse_foreign_session() -> None:
 
 def _make_cache(java: Java, cache: Path, folder: Path, new: Path) -> None:
     """Run a session of no further use with the flags of all sessions; Java writes the cache at its end."""
+    from headrace.pipelines._exercise import exercise
+
     options = Options({"spark.driver.extraJavaOptions": f"-XX:AOTCacheOutput={new}"})
     spark = SparkSettings(checkpoints=str(folder), options=options)
     settings = Settings(root=folder, cache=cache, java_home=java.home, spark=spark)
     with _training.scratch_broker(java, cache, folder) as broker:
         session = start_session(settings, name="training", slots=12)
         try:
-            _training.exercise_spark(session, broker.address, folder)
+            exercise(session, broker.address, folder)
         finally:
             log = _started.log if _started else folder
             stop_session(_training.ASSEMBLY_S)

@@ -27,12 +27,11 @@ from urllib.parse import urlsplit
 from headrace.errors import JarError, SubstrateError
 from headrace.substrate._files import locked, make_folder, sync_folder
 from headrace.substrate._trust import trust_options
-from headrace.substrate.jars import Jar, jar_path, sha256_of
+from headrace.substrate.jars import JAR_TIME, Jar, jar_path, sha256_of
 from headrace.substrate.java import Java
 from headrace.units import say_bytes
 
 SETTINGS_FILE = "ivysettings.xml"
-_JAR_TIME = 1_600_000_000  # the same for every jar: ahead-of-time caches stay valid when a jar is fetched again
 # No repository is named: ivy knows the public one. Poms are not read, as the lock file lists every jar; and
 # ivy's own checksums are not fetched, as the lock file has better ones.
 _IVY_SETTINGS = """<ivysettings>
@@ -130,7 +129,7 @@ def _take(files: dict[Jar, Path], cache: Path) -> None:
     target = cache / "jars"
     make_folder(target)
     for jar, file in files.items():
-        os.utime(file, (_JAR_TIME, _JAR_TIME))
+        os.utime(file, (JAR_TIME, JAR_TIME))
         with file.open("rb") as content:
             os.fsync(content.fileno())
         file.replace(jar_path(jar, cache))

@@ -13,13 +13,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from headrace.errors import ProcessError
 from headrace.settings import SiteSettings
@@ -185,81 +182,6 @@ def _exercise(address: str) -> None:
     for described in admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, "plain")]).values():
         described.result(30)
     admin.list_consumer_groups().result(30)
-    consumer.close()
-
-
-def exercise_spark(spark: Any, address: str, folder: Path) -> None:
-    """Let Spark do what pipelines do: in real time, stateless and with state, in micro-batches, and at once."""
-    from confluent_kafka.admin import AdminClient, NewTopic
-    from pyspark.sql import functions as F
-
-    names = ("in", "out", "counts")
-    admin = AdminClient({"bootstrap.servers": address, "log_level": 0})
-    for made in admin.create_topics([NewTopic(name, 2, 1) for name in names]).values():
-        made.result(30)
-    kafka = {"kafka.bootstrap.servers": address}
-    fields = "id string, customer string, amount double, at timestamp"
-
-    def read(reader: Any) -> Any:
-        options = {**kafka, "subscribe": "in", "startingOffsets": "earliest", "includeHeaders": "true"}
-        record = F.from_json(F.col("value").cast("string"), fields).alias("record")
-        return reader.format("kafka").options(**options).load().select("key", "headers", "timestamp", record)
-
-    def write(frame: Any, name: str, **trigger: Any) -> Any:
-        writer = frame.writeStream.format("kafka").options(**kafka).outputMode("update").queryName(name)
-        return writer.option("checkpointLocation", str(folder / name)).trigger(**trigger).start()
-
-    large = read(spark.readStream).where("record.amount > 10").withColumn("topic", F.lit("out"))
-    large = large.select("topic", "key", F.to_json("record").alias("value"), "headers")
-    value = F.to_json(F.struct("customer", "count", "amount", "window.start")).alias("value")
-    counted = (
-        read(spark.readStream)
-        .withWatermark("timestamp", "10 seconds")
-        .groupBy(F.window("timestamp", "10 seconds"), F.col("record.customer").alias("customer"))
-        .agg(F.count("*").alias("count"), F.sum("record.amount").alias("amount"))
-        .select(F.lit("counts").alias("topic"), F.col("customer").cast("binary").alias("key"), value)
-    )
-
-    def keep(batch: Any, number: int) -> None:
-        batch.select("key", "record.*").write.mode("append").parquet(str(folder / "kept"))
-
-    kept = read(spark.readStream).writeStream.foreachBatch(keep).trigger(processingTime="1 second")
-    queries = [
-        write(large, "large", realTime="5 seconds"),
-        write(counted, "counted", realTime="5 seconds"),
-        kept.option("checkpointLocation", str(folder / "kept-offsets")).start(),
-    ]
-    _feed(address, lambda seen: seen["out"] > 1000 and seen["counts"] > 1000 and bool(queries[2].lastProgress))
-    for query in queries:
-        if query.exception() is not None:
-            raise ProcessError(f"A query of the training failed: {query.exception()}", remedy="")
-        query.stop()
-    read(spark.read).createOrReplaceTempView("purchases")
-    spark.sql(
-        "SELECT record.customer, count(*), sum(record.amount) FROM purchases GROUP BY 1 ORDER BY 2"
-    ).collect()
-    spark.read.parquet(str(folder / "kept")).groupBy("customer").count().collect()
-    write(large, "finite", availableNow=True).awaitTermination(60)
-
-
-def _feed(address: str, enough: Callable[[Counter[str]], bool], *, most_s: float = 240.0) -> None:
-    """Write 200 records a second until the queries have answered enough of them, or for `most_s`."""
-    from confluent_kafka import Consumer, Producer
-
-    client = {"bootstrap.servers": address, "log_level": 0}
-    consumer = Consumer({**client, "group.id": "watchers", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["out", "counts"])
-    producer = Producer({**client, "linger.ms": 0})
-    begun, number, seen = time.monotonic(), 0, Counter[str]()
-    while not enough(seen) and (passed := time.monotonic() - begun) < most_s:
-        while number < 200 * passed:
-            at = datetime.now(UTC).isoformat(timespec="milliseconds")
-            value = f'{{"id":"{number}","customer":"c{number % 50}","amount":{number % 40},"at":"{at}"}}'
-            producer.produce("in", value, f"c{number % 50}", headers={"ce_id": str(number), "ce_time": at})
-            number += 1
-        producer.poll(0)
-        seen.update(str(message.topic()) for message in consumer.consume(1000, 0.02))
-    producer.flush(30)
     consumer.close()
 
 

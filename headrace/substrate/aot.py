@@ -16,7 +16,7 @@ from functools import cache as remember
 from pathlib import Path
 
 from headrace.errors import JarError
-from headrace.substrate import jars
+from headrace.substrate import connector, jars
 from headrace.substrate.java import VECTOR_MODULE, Java
 
 OLDEST_JAVA = 25
@@ -81,8 +81,17 @@ def spark_home() -> Path:
 
 def spark_class_path(cache: Path) -> list[Path]:
     """The jars of a Spark driver, in an order that does not change: the connector to the log, then Spark."""
-    connector = [jars.jar_path(jar, cache) for jar in jars.jars_of(jars.SPARK_KAFKA)]
-    return [*connector, *sorted((spark_home() / "jars").glob("*.jar"))]
+    return [*connector_jars(cache), *spark_jars()]
+
+
+def connector_jars(cache: Path) -> list[Path]:
+    """What Spark needs to read and write streams: its own connector to Kafka, and ours."""
+    return [*(jars.jar_path(jar, cache) for jar in jars.jars_of(jars.SPARK_KAFKA)), connector.jar_path(cache)]
+
+
+def spark_jars() -> list[Path]:
+    """The jars inside pyspark."""
+    return sorted((spark_home() / "jars").glob("*.jar"))
 
 
 def _locked(name: str) -> list[str]:
@@ -91,13 +100,16 @@ def _locked(name: str) -> list[str]:
 
 @remember
 def _installed() -> list[str]:
-    files = [(file, file.stat()) for file in sorted((spark_home() / "jars").glob("*.jar"))]
+    files = [(file, file.stat()) for file in spark_jars()]
     return [f"{file} {stat.st_size} {stat.st_mtime_ns}" for file, stat in files]  # as Java compares them
 
 
 BROKER = Kind("broker", "headrace.substrate._training", jvm_flags, lambda: _locked(jars.KAFKA))
 SPARK = Kind(
-    "spark", "headrace.pipelines.session", spark_flags, lambda: [*_locked(jars.SPARK_KAFKA), *_installed()]
+    "spark",
+    "headrace.pipelines.session",
+    spark_flags,
+    lambda: [*_locked(jars.SPARK_KAFKA), connector.jar_path(Path()).name, *_installed()],
 )
 KINDS = (BROKER, SPARK)
 

@@ -22,6 +22,8 @@ from headrace.substrate._files import write_atomically
 LOCK_FILE = Path(__file__).with_name("jars.lock")
 KAFKA = "kafka"
 SPARK_KAFKA = "spark-kafka"
+COMPILER = "compiler"
+JAR_TIME = 1_600_000_000  # the same for every jar: ahead-of-time caches stay valid when a jar is fetched again
 _LINE = re.compile(
     r"(?P<group>[\w.-]+):(?P<artifact>[\w.-]+):(?P<version>[\w.-]+)(?:\s+(?P<size>\d+)\s+(?P<sha256>\w{64}))?"
 )
@@ -165,8 +167,10 @@ def write_lock(lock_file: Path = LOCK_FILE) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    """Fetch what is missing of all sets; with the word "lock", write the lock file anew."""
+    """Fetch what is missing and compile the connector; with the word "lock", write the lock file anew."""
     from headrace import settings
+    from headrace.substrate import aot, connector
+    from headrace.substrate.java import find_java
 
     if arguments == ["lock"]:
         write_lock()
@@ -174,6 +178,7 @@ def main(arguments: list[str]) -> None:
     found = settings.load()
     for set_name in locked_jars():
         ensure_jars(set_name, found.cache, found.java_home)
+    connector.ensure(find_java(found.java_home), found.cache, aot.spark_jars())
 
 
 if __name__ == "__main__":

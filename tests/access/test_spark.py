@@ -43,7 +43,9 @@ def test_pipelines(
     def reads(user: str, name: str) -> bool:
         options = as_user(headrace_settings, user).site_named().client_options()
         try:
-            return kafka.raw_source(headrace_spark, streams[name], options, live=False).count() > 0
+            return (
+                kafka.source(headrace_spark, streams[name], options, kafka.Reading("test"), live=False).count() > 0
+            )
         except Exception as error:
             return not _is_refusal(error)
 

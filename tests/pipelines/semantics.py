@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import headrace as hr
-from headrace.pipelines import columns
 from headrace.pipelines.definition import Pipeline
 from headrace.pipelines.finite import Finite, find_range
 from headrace.testing import wait_until
@@ -77,5 +77,11 @@ def finite(app: hr.App, spark: SparkSession, pipeline: Pipeline, output: int = 0
     """What the same function gives over the whole log, as records of an output."""
     result = run_finite(app, spark, pipeline).results()[output]
     codec = pipeline.outputs[output].codec  # type: ignore[union-attr]
-    value = columns.value_column(result.schema, codec.schema).alias("value")
+    fields = [
+        F.col(name).cast("string").alias(name) if kind.startswith("decimal") else F.col(name)
+        for name, kind in result.dtypes
+        if name in codec.schema["properties"]
+    ]
+    options = {"ignoreNullFields": "false", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+    value = F.to_json(F.struct(*fields), options).alias("value")
     return in_order(codec.decode(row.value.encode()) for row in result.select(value).collect())

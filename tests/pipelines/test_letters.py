@@ -21,10 +21,10 @@ pytestmark = [pytest.mark.spark]
 GOOD = json.loads(Codec(type(purchase(0))).encode(purchase(0)))
 BAD: dict[bytes, str] = {
     b"not json": "the value is not a JSON object",
-    b'{"id": "p-1"': "the value is not a JSON object",
+    b'{"id": "p-1"': "the value is not JSON",
     b'{"id": "\xff\xfe"}': "the value is not valid UTF-8",
     b"[1, 2]": "the value is not a JSON object",
-    b'{"id": "p", "customer": "c"} trailing': "the value is not a JSON object",
+    b'{"id": "p", "customer": "c"} trailing': "the value is not JSON",
     json.dumps(GOOD | {"amount": "ten"}).encode(): "field 'amount' does not fit its type",
     json.dumps(GOOD | {"amount": "NaN"}).encode(): "field 'amount' does not fit its type",
     json.dumps(GOOD | {"id": 5}).encode(): "field 'id' is not a text",

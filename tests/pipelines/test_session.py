@@ -18,7 +18,7 @@ import pytest
 from headrace.errors import ProcessError, RunningError, SettingsError
 from headrace.pipelines import session
 from headrace.settings import Options, Settings, load
-from headrace.substrate import aot, jars
+from headrace.substrate import aot, connector, jars
 from headrace.substrate.java import find_java
 
 BEGIN = """
@@ -94,7 +94,8 @@ def test_options_cluster_ships_the_connector_and_the_package(project: Settings, 
     there = replace(spark_of(project, master="spark://h:7077", options=own), cache=tmp_path)
     options = session.options_of(there, name="x", slots=1)
     names = [Path(jar).name for jar in options["spark.jars"].split(",")]
-    assert names == [*(jar.file for jar in jars.jars_of(jars.SPARK_KAFKA)), "mine.jar"]
+    kafka = [jar.file for jar in jars.jars_of(jars.SPARK_KAFKA)]
+    assert names == [*kafka, connector.jar_path(tmp_path).name, "mine.jar"]
     assert "spark.driver.bindAddress" not in options
     with zipfile.ZipFile(options["spark.submit.pyFiles"]) as package:
         assert {"headrace/__init__.py", "headrace/substrate/jars.lock"} <= set(package.namelist())

@@ -98,7 +98,7 @@ def counted(cache: Path) -> set[str]:
 
 def test_lock_every_jar_has_size_and_hash_once() -> None:
     sets = jars.locked_jars()
-    assert set(sets) == {jars.KAFKA, jars.SPARK_KAFKA}
+    assert set(sets) == {jars.KAFKA, jars.SPARK_KAFKA, jars.COMPILER}
     for locked in sets.values():
         assert all(jar.size > 0 and len(jar.sha256) == 64 for jar in locked)
         assert len({jar.file for jar in locked}) == len(locked)
