@@ -358,15 +358,12 @@ class LmdbStore:
             txn.delete(key, db=self._times)
             txn.delete(key[8:], db=self._data)
 
-    def sync(self) -> None:
-        """Bring to disk what was written; until then it survives the process, not the machine."""
-        try:
-            self._env.sync(True)
-        except lmdb.Error as error:
-            raise explained(error, self.folder) from None
-
     def close(self) -> None:
-        """Close properly: the next start can trust what is there."""
+        """Bring all to disk and close properly: the next start can trust what is there.
+
+        Until then, what was written survives the process, not the machine: a store that was open when the machine
+        went down is made anew anyway, and a disk that is told to write at once keeps the broker waiting too.
+        """
         with self._closing:
             if self._closed:
                 return

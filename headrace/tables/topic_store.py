@@ -237,9 +237,6 @@ class TopicStore(LmdbStore):
     def renew(self) -> None:
         """Nothing is read through a transaction that stays open."""
 
-    def sync(self) -> None:
-        """The system writes in its own time: what was open when the machine went down is made anew anyway."""
-
     # Reading.
 
     def numbers(self, topic: bytes) -> Numbers:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any, Literal
 
 import pytest
-from pipelines.shop import Shop, purchase, read, send
+from pipelines.shop import START, Alert, Shop, purchase, read, send
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -224,3 +224,27 @@ def test_state_in_real_time_is_kept_by_the_task_that_reads(shop: Shop, run_pipel
     assert "RealTimeStreamScan" in physical
     counts = sorted(each.record.purchases for each in read(shop.app, shop.spend))
     assert all(b - a == 1 for a, b in itertools.pairwise(dict.fromkeys(counts)))
+
+
+def test_several_streams_in_real_time_are_gathered_in_the_task_that_keeps_the_state(
+    shop: Shop, run_pipelines: Callable[..., Any]
+) -> None:
+    @shop.app.pipeline(shop.purchases, shop.alerts, to=shop.spend, trigger=hr.realtime("5 seconds"))
+    def spend(purchases: DataFrame, alerts: DataFrame) -> DataFrame:
+        both = purchases.selectExpr("zip_code", "at", "amount").union(
+            alerts.selectExpr("customer AS zip_code", f"TIMESTAMP '{START.isoformat()}' AS at", "amount")
+        )
+        return both.groupBy("zip_code").agg(
+            F.max("at").alias("minute"), F.count("*").alias("purchases"), F.sum("amount").alias("amount")
+        )
+
+    send(shop.app, shop.purchases, [purchase(number, 1.0, zip_code="one") for number in range(300)])
+    send(shop.app, shop.alerts, [Alert("one", "p", 2.0)] * 200)
+    with run_pipelines() as running:
+        wait_until(lambda: max((each.record.purchases for each in read(shop.app, shop.spend)), default=0) == 500)
+        physical = str(running._runs[0].streaming._jsq.explainInternal(False))
+        send(shop.app, shop.alerts, [Alert("one", "p", 2.0)])
+        wait_until(lambda: max(each.record.purchases for each in read(shop.app, shop.spend)) == 501)
+    assert "Exchange" not in physical
+    last = max(read(shop.app, shop.spend), key=lambda each: each.record.purchases).record
+    assert last.amount == 300 * 1.0 + 201 * 2.0

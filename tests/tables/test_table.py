@@ -533,6 +533,39 @@ def test_copy_without_its_store_reads_everything_again(headrace_app: hr.App, mak
     asyncio.run(main())
 
 
+def test_restore_from_far_behind_reads_ahead_and_then_follows_without_losing_a_record(
+    headrace_app: hr.App, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(restore_module, "_FAR_BEHIND", 100)
+    monkeypatch.setattr(restore_module, "_BATCH_BYTES", 1)  # written aside, while reading goes on
+    monkeypatch.setattr(restore_module, "_READ", 10)
+    near, far = make(partitions=2), make(partitions=2)
+    publish(near, Spend("first", 1.0))
+    publish(far, *(Spend(f"{number % 500}", float(number)) for number in range(1000)))
+    paces = []
+    switch = restore_module.Follower._read_ahead
+
+    def switched(follower: restore_module.Follower, wanted: bool) -> None:
+        paces.append(wanted)
+        switch(follower, wanted)
+
+    monkeypatch.setattr(restore_module.Follower, "_read_ahead", switched)
+
+    async def main() -> None:
+        async with headrace_app.open(near, far):
+            assert await far.count() == 500
+            assert await far.get("499") == Spend("499", 999.0)
+            for number in range(20):
+                await far.publish(Spend(f"{number}", -1.0))
+                await near.wait_for(await near.publish(Spend("first", float(number))))
+            await far.wait_for(await far.publish(Spend("last", 1.0)))
+            assert await near.get("first") == Spend("first", 19.0)
+            assert await far.count() == 501
+
+    asyncio.run(main())
+    assert paces == [True, False]
+
+
 def test_table_can_be_read_while_it_is_restored_and_says_how_far_behind_it_is(
     headrace_app: hr.App, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

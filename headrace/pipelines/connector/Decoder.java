@@ -29,6 +29,7 @@ import org.apache.spark.unsafe.types.VariantVal;
  * What is accepted is what msgspec accepts in Python, except for whole numbers beyond 64 bits. Not for use by two threads.
  */
 final class Decoder {
+    private static final ObjectMapper JSON = new ObjectMapper();
     private static final Object MISSING = new Object();
     private static final int DEEPEST = 200;
     private static final double[] TENS = {
@@ -126,7 +127,7 @@ final class Decoder {
 
     static Decoder of(String spec) {
         try {
-            JsonNode parsed = new ObjectMapper().readTree(spec);
+            JsonNode parsed = JSON.readTree(spec);
             return new Decoder(new Node(parsed), parsed.path("title").asText("the record"));
         } catch (java.io.IOException error) {
             throw new IllegalArgumentException(error);

@@ -8,6 +8,7 @@ import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.execution.ColumnarRule;
 import org.apache.spark.sql.execution.SparkPlan;
+import org.apache.spark.sql.execution.UnionExec;
 import org.apache.spark.sql.execution.datasources.v2.RealTimeStreamScanExec;
 import org.apache.spark.sql.execution.exchange.BroadcastExchangeLike;
 import org.apache.spark.sql.execution.exchange.ReusedExchangeExec;
@@ -19,7 +20,8 @@ import scala.runtime.BoxedUnit;
 
 /**
  * What a session plans otherwise than Spark does: where one task reads all of a stream in real time and one keeps the state,
- * they are the same task. Spark would send each record from one to the other over a socket.
+ * they are the same task, and so are those that read several streams. Spark would send each record from one to the other over
+ * a socket.
  */
 public final class Extensions extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
     @Override
@@ -47,10 +49,11 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
             }
             List<SparkPlan> below = new ArrayList<>();
             children.forEach(child -> below.add(apply(child)));
-            if (plan instanceof ShuffleExchangeExec exchange
-                    && exchange.outputPartitioning().numPartitions() == 1
-                    && isOneTask(below.get(0))) {
-                return below.get(0);
+            if (plan instanceof ShuffleExchangeExec exchange && exchange.outputPartitioning().numPartitions() == 1) {
+                int tasks = tasks(below.get(0));
+                if (tasks > 0) {
+                    return tasks == 1 ? below.get(0) : new Gathering(1, below.get(0));
+                }
             }
             if (below.equals(children)) {
                 return plan;
@@ -58,18 +61,25 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
             return plan.withNewChildren(ArraySeq.unsafeWrapArray(below.toArray(SparkPlan[]::new)));
         }
 
-        /** Whether a plan's rows all come out of one task that reads a stream in real time. */
-        private static boolean isOneTask(SparkPlan plan) {
+        /** How many tasks a plan has if each of them reads one stream in real time; -1 if others have part in it. */
+        private static int tasks(SparkPlan plan) {
             if (plan instanceof RealTimeStreamScanExec live) {
-                return live.scan() instanceof Reading reading && reading.tasks() == 1;
+                return live.scan() instanceof Reading reading && reading.tasks() == 1 ? 1 : -1;
             }
-            List<SparkPlan> rows = new ArrayList<>();
+            if (plan instanceof Gathering) {
+                return 1;
+            }
+            int found = 0;
             for (SparkPlan child : CollectionConverters.asJava(plan.children())) {
                 if (!(child instanceof BroadcastExchangeLike || child instanceof ReusedExchangeExec)) {
-                    rows.add(child);
+                    int below = tasks(child);
+                    if (below < 0 || found > 0 && !(plan instanceof UnionExec)) {
+                        return -1;
+                    }
+                    found += below;
                 }
             }
-            return rows.size() == 1 && isOneTask(rows.get(0));
+            return found == 0 ? -1 : found;
         }
     }
 }
