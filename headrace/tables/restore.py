@@ -1,8 +1,9 @@
 """Keeps copies of tables up to date: restores them from the log, then follows it.
 
 One thread reads for all copies of a process. A copy is ready when it has all that was in the log when it was
-opened; what is written meanwhile follows. Far behind, records are collected into large sorted transactions,
-written by a second thread while the first goes on reading.
+opened; what is written meanwhile follows. Far behind, records are fetched ahead and collected into large sorted
+transactions, written by a second thread while the first goes on reading. At the end of the log, they are fetched
+every few milliseconds, not one by one as they come.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from headrace.tables.store import Damaged
 _READ = 10_000
 _WAIT_S = 0.1
 _BATCH_BYTES = 64 * 1024**2
-_SYNC_S = 1.0
+_LEARN_S = 1.0
 _GATHER_S = 0.005
 _CONFIRM_S = 60.0
 _OPTIONS = {
@@ -40,11 +41,15 @@ _OPTIONS = {
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
     "fetch.wait.max.ms": 100,
-    "fetch.queue.backoff.ms": 10,
     "max.partition.fetch.bytes": 4 * 1024**2,
-    "queued.min.messages": 200_000,
     "queued.max.messages.kbytes": 131_072,
 }
+_FAR_BEHIND = 20_000  # records
+_AHEAD = {"queued.min.messages": 200_000, "fetch.queue.backoff.ms": 10}
+# The log answers a fetch with the first record there is. Asked again at once, it would be busy with that for each
+# record, and so would we: at 2,000 a second, a third of a core. So nothing is fetched while anything is left to
+# take, and then for two milliseconds; a record that comes alone is there at once all the same.
+_AT_THE_END = {"queued.min.messages": 1, "fetch.queue.backoff.ms": 2}
 
 Progress = Callable[[str, int, int], None]
 
@@ -74,12 +79,13 @@ class Follower:
         self._commands: deque[tuple[Callable[[], None], Future[None]]] = deque()
         self._stop = False
         self._ended: HeadraceError | None = None
-        self._dirty_since: float | None = None
+        self._moved_since: float | None = None
         self._wrote_at = 0.0
         self._hurry = threading.Event()
         self._confirm_at = time.monotonic() + _CONFIRM_S
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="headrace-table-writer")
-        self._kafka = _client.build(KafkaConsumer, {**_client.options(site.settings), **_OPTIONS})
+        self._reads_ahead = False
+        self._kafka = self._client()
         self._thread = threading.Thread(target=self._run, name="headrace-tables", daemon=True)
         self._thread.start()
 
@@ -138,6 +144,10 @@ class Follower:
             self._obey()
         await asyncio.wrap_future(done)
 
+    def _client(self) -> Any:
+        pace = _AHEAD if self._reads_ahead else _AT_THE_END
+        return _client.build(KafkaConsumer, {**_client.options(self._site.settings), **_OPTIONS, **pace})
+
     # The thread.
 
     def _run(self) -> None:
@@ -145,6 +155,8 @@ class Follower:
         try:
             while not self._stop:
                 self._obey()
+                if self._reads_ahead and not any(self._restoring.values()):
+                    self._read_ahead(False)
                 self._step()
             self._flush_all()
             self._confirm()
@@ -210,12 +222,26 @@ class Follower:
             if at < low or at > high:
                 at = low
             goals[partition] = high
-            place.offset = at if at > 0 else OFFSET_BEGINNING
+            place.offset = at  # a number: to look one up, a new client may wait for half a second
             self._totals[table] += max(0, high - max(at, low))
             places.append(place)
+        if self._totals[table] > _FAR_BEHIND and not self._reads_ahead:
+            self._read_ahead(True)
         self._kafka.incremental_assign(places)
         for partition in partitions:
             self._reached(copy, partition, copy.written.get(partition, 0))
+
+    def _read_ahead(self, wanted: bool) -> None:
+        """Go on with another client, which fetches as is wanted, behind what was taken so far."""
+        self._flush_all()
+        self._wait_for_writer()
+        places = [TopicPartition(place.topic, place.partition) for place in self._kafka.assignment()]
+        for place in places:
+            place.offset = self._copies[place.topic].written.get(place.partition, 0)
+        self._kafka.close()
+        self._reads_ahead = wanted
+        self._kafka = self._client()
+        self._kafka.incremental_assign(places)
 
     def _unassign(self, table: str, partitions: list[int]) -> None:
         self._flush_all()
@@ -249,7 +275,7 @@ class Follower:
             self._flush_all()
         if time.monotonic() > self._confirm_at:
             self._confirm()
-        self._sync()
+        self._keep_up()
 
     def _take(self, copy: Copy[Any], messages: list[Any]) -> None:
         name = copy.table.name
@@ -320,8 +346,8 @@ class Follower:
                 self._loop.call_soon_threadsafe(copy.damaged)
             return
         self._wrote_at = time.monotonic()
-        if self._dirty_since is None:
-            self._dirty_since = self._wrote_at
+        if self._moved_since is None:
+            self._moved_since = self._wrote_at
         changes: list[Change] = batch.changes
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(copy.advance, changes)
@@ -349,15 +375,14 @@ class Follower:
                     _, high = self._kafka.get_watermark_offsets(TopicPartition(name, partition), cached=True)
                     copy.ends[partition] = max(copy.ends[partition], high)
 
-    def _sync(self) -> None:
-        if self._dirty_since is None or time.monotonic() - self._dirty_since < _SYNC_S:
+    def _keep_up(self) -> None:
+        """While records come: know where the log ends, by which others see how far behind a copy is."""
+        if self._moved_since is None or time.monotonic() - self._moved_since < _LEARN_S:
             return
         if any(self._restoring.values()):
             return  # at its end
-        self._dirty_since = None
+        self._moved_since = None
         self._learn_ends()
-        for copy in self._copies.values():
-            copy.store.sync()
 
     def _trouble(self, message: Any, error: KafkaError) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
