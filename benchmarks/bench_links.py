@@ -214,13 +214,16 @@ class Bench:
         return figures
 
     def warm(self) -> None:
-        """Java compiles the brokers' code while they work: let both of them write and be read."""
+        """Java compiles the brokers' code while they work: let both of them write and be read, much and little."""
         for name, admin in self._admins.items():
-            for future in admin.create_topics([NewTopic("warm", PARTITIONS, 1)]).values():
+            made = [NewTopic(stream, PARTITIONS, 1) for stream in ("warm", "warm-steady")]
+            for future in admin.create_topics(made).values():
                 future.result()
             for _ in range(2):
                 self._fill("warm", range(self.sizes.records), at=name)
             self._read("warm", at=name)
+            with self._reading(name, "warm-steady") as reader:
+                self._steady("warm-steady", reader, None, sizes=QUICK, at=name)
         self._forget()
 
     def _ours_s(self) -> float:
@@ -333,11 +336,14 @@ class Bench:
         finally:
             consumer.close()
 
-    def _steady(self, stream: str, reader: Consumer, copier: Copier | None) -> Figures:
-        lead_in = self.sizes.lead_in_s * RATE
-        total = lead_in + self.sizes.seconds * RATE
+    def _steady(
+        self, stream: str, reader: Consumer, copier: Copier | None, *, sizes: Sizes | None = None, at: str = "a"
+    ) -> Figures:
+        sizes = sizes or self.sizes
+        lead_in = sizes.lead_in_s * RATE
+        total = lead_in + sizes.seconds * RATE
         began = time.perf_counter() + 0.5
-        sender = threading.Thread(target=self._send_on_schedule, args=(stream, began, total))
+        sender = threading.Thread(target=self._send_on_schedule, args=(stream, began, total, at))
         sender.start()
         lags: list[float] = []
         seen: set[int] = set()
@@ -364,8 +370,8 @@ class Bench:
             "missing": total - len(seen),
         }
 
-    def _send_on_schedule(self, stream: str, began: float, total: int) -> None:
-        producer = Producer({**self._options["a"], **WRITE, "linger.ms": 0})
+    def _send_on_schedule(self, stream: str, began: float, total: int, at: str) -> None:
+        producer = Producer({**self._options[at], **WRITE, "linger.ms": 0})
         for n in range(total):
             wait_s = began + n / RATE - time.perf_counter()
             if wait_s > 0:

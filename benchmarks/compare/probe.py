@@ -25,7 +25,8 @@ def value(number: int, due: float, at: float, keys: int = KEYS) -> str:
 
 
 def send(address: str, stream: str, rate: float) -> None:
-    producer = Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": "all"})
+    options = {"linger.ms": 0, "acks": "all", "socket.nagle.disable": True}  # nothing here is to wait for anything
+    producer = Producer({"bootstrap.servers": address, **options})
     ended = threading.Event()
     threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
     started, number = time.time(), 0

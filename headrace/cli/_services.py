@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import sys
@@ -75,9 +76,12 @@ async def run(app: App, asked: dict[str, Any]) -> None:
                 await starting
             return
         await starting
+        gc.collect()
+        gc.freeze()  # what is loaded stays: to look through it again and again would take tens of milliseconds
         say("ready")
         while not stop.is_set():
-            _write_status(folder, number, host)
+            state = {"pid": os.getpid(), "at": time.time(), "address": host.address, "elements": host.status()}
+            await asyncio.to_thread(_write_status, folder / f"status-services-{number}.json", state)
             if isinstance(host.problem, HeadraceError):
                 raise host.problem
             if host.problem is not None:
@@ -98,10 +102,9 @@ def _console(app: App, port: int) -> Upstream:
     )
 
 
-def _write_status(folder: Path, number: int, host: ServiceHost) -> None:
-    state = {"pid": os.getpid(), "at": time.time(), "address": host.address, "elements": host.status()}
+def _write_status(file: Path, state: dict[str, Any]) -> None:
     with contextlib.suppress(OSError, SubstrateError):
-        write_atomically(folder / f"status-services-{number}.json", json.dumps(state).encode())
+        write_atomically(file, json.dumps(state).encode(), durable=False)
 
 
 if __name__ == "__main__":

@@ -151,7 +151,7 @@ def _aside(work: Callable[[Any], None], spark: Any, *, wanted: bool) -> Iterator
 def _write_status(folder: Path, pipelines: list[dict[str, Any]]) -> None:
     state = {"pid": os.getpid(), "at": time.time(), "pipelines": pipelines}
     with contextlib.suppress(OSError, SubstrateError):  # a full disk must not end the pipelines
-        write_atomically(folder / STATUS, json.dumps(state).encode())
+        write_atomically(folder / STATUS, json.dumps(state).encode(), durable=False)
 
 
 if __name__ == "__main__":

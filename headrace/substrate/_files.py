@@ -14,8 +14,12 @@ from pathlib import Path
 from headrace.errors import SubstrateError
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
-    """Write a file so that a reader, or a start after a crash, sees the old one or the new one, never a part."""
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o644, durable: bool = True) -> None:
+    """Write a file so that a reader, or a start after a crash, sees the old one or the new one, never a part.
+
+    Not `durable`: after a crash of the machine it may be empty. For what is written again and again: a disk that
+    is told to write at once keeps whoever asks waiting, and the broker, too.
+    """
     make_folder(path.parent)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -23,7 +27,8 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o644) -> None:
             file.write(content)
             file.flush()
             os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
+            if durable:
+                os.fsync(descriptor)
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)

@@ -30,7 +30,7 @@ from headrace.tables.store import Damaged
 
 _READ = 10_000
 _WAIT_S = 0.1
-_BATCH_BYTES = 64 * 1024**2
+_BATCH_BYTES = 32 * 1024**2
 _LEARN_S = 1.0
 _GATHER_S = 0.005
 _CONFIRM_S = 60.0
