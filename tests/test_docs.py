@@ -15,7 +15,7 @@ import pytest
 import typer.main
 
 from headrace import errors, settings
-from headrace.cli import cli
+from headrace.cli.commands import cli
 from headrace.log.admin import is_own
 from headrace.log.site import Site
 from headrace.settings import Settings

@@ -39,9 +39,13 @@ def _workloads() -> dict[str, Callable[[Bench], list[Table]]]:
 def main() -> int:
     workloads = _workloads()
     options = argparse.ArgumentParser(prog="compare", description=__doc__)
-    options.add_argument("--full", action="store_true", help="three rounds, ten times the records, all peers")
+    options.add_argument("--full", action="store_true", help="more rounds, ten times the records, all peers")
     options.add_argument("--only", action="append", choices=list(workloads), help="these instead of all")
-    options.add_argument("--rounds", type=int, help="how often each is measured; 1, or 3 with --full")
+    options.add_argument(
+        "--rounds",
+        type=int,
+        help="how often each is measured; else once, or 3 times with --full what does not take minutes",
+    )
     options.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     chosen = options.parse_args()
     began = time.monotonic()
@@ -54,8 +58,13 @@ def main() -> int:
         known = settings.load(project)
         site.up(known, detach=True)
         try:
-            rounds = chosen.rounds or (3 if chosen.full else 1)
-            bench = Bench(Log(known), Path(folder) / "trials", quick=not chosen.full, rounds=rounds)
+            bench = Bench(
+                Log(known),
+                Path(folder) / "trials",
+                quick=not chosen.full,
+                rounds=chosen.rounds or (3 if chosen.full else 1),
+                long_rounds=chosen.rounds or 1,
+            )
             bench.log.warm_up(10 if bench.quick else 30)
             for name in chosen.only or [each for each in workloads if chosen.full or each not in FULL_ONLY]:
                 print(f"{name} …", flush=True)

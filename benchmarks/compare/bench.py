@@ -20,23 +20,26 @@ class Bench:
     root: Path
     quick: bool
     rounds: int
+    long_rounds: int  # of what takes minutes
     ready: dict[str, str] = field(
         default_factory=dict
     )  # systems that were made ready; why not, of those that can't
     told: dict[str, list[str]] = field(default_factory=dict)  # what was set, of each system
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
-    @property
-    def rounds_told(self) -> str:
-        return "one round" if self.rounds == 1 else f"medians of {self.rounds} rounds in turns"
+    def told_of(self, rounds: int, once: Sequence[System] = ()) -> str:
+        if rounds == 1:
+            return "one round"
+        names = ", ".join(system.name for system in once)
+        return f"medians of {rounds} rounds in turns" + (f" (of one: {names})" if names else "")
 
     @property
     def seconds(self) -> float:
-        return 6 if self.quick else 20
+        return 6 if self.quick else 15
 
     @property
     def warm_up_s(self) -> float:
-        return 8 if self.quick else 20
+        return 8 if self.quick else 15
 
     @property
     def bulk(self) -> int:
@@ -48,14 +51,16 @@ class Bench:
         made.mkdir(parents=True)
         return made
 
-    def in_turns(self, systems: Sequence[System], trial: Trial, *, rounds: int = 0) -> Trials:
+    def in_turns(
+        self, systems: Sequence[System], trial: Trial, *, rounds: int = 0, once: Sequence[System] = ()
+    ) -> Trials:
         """Each system's figures; those that cannot be made ready are told as failures."""
         failures = {}
         for system in systems:
             if reason := self._prepare(system):
                 failures[system.name] = reason
         able = [system for system in systems if system.name not in failures]
-        found = harness.in_turns(able, trial, rounds or self.rounds, self.say)
+        found = harness.in_turns(able, trial, rounds or self.rounds, self.say, once=once)
         found.failures |= failures
         return found
 

@@ -154,13 +154,23 @@ def running(system: System, job: Job) -> Iterator[Running]:
 Trial = Callable[[System], Figures]
 
 
-def in_turns(systems: Sequence[System], trial: Trial, rounds: int, say: Callable[[str], None]) -> Trials:
-    """Each system's figures, round by round; who begins changes. One that fails is told, and not tried again."""
+def in_turns(
+    systems: Sequence[System],
+    trial: Trial,
+    rounds: int,
+    say: Callable[[str], None],
+    *,
+    once: Sequence[System] = (),
+) -> Trials:
+    """Each system's figures, round by round; who begins changes. One that fails is told, and not tried again.
+
+    Those named by `once` are measured in the first round only.
+    """
     found = Trials({system.name: [] for system in systems}, {})
     for number in range(rounds):
         first = number % len(systems)
         for system in [*systems[first:], *systems[:first]]:
-            if system.name in found.failures:
+            if system.name in found.failures or (number and system in once):
                 continue
             try:
                 figures = trial(system)

@@ -13,7 +13,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +89,9 @@ def run(app: App, settings: Settings, asked: dict[str, Any], stop: threading.Eve
         return stop.is_set()
 
     try:
-        with _aside(warm_up, spark, wanted=realtime):
-            runner.prepare(fresh=asked["fresh"], start=asked["start"])
+        if realtime:
+            threading.Thread(target=_warm_up, args=(spark,), name="warm-up", daemon=True).start()
+        runner.prepare(fresh=asked["fresh"], start=asked["start"])
         runner.start()
         if trainer is not None:
             trainer.start()
@@ -132,20 +133,10 @@ def _trainer(spark: Any, app: App, settings: Settings, trainings: Sequence[Train
     )
 
 
-@contextlib.contextmanager
-def _aside(work: Callable[[Any], None], spark: Any, *, wanted: bool) -> Iterator[None]:
-    """Do some work while a block does its own; a failure of it is not worth a failure of the block."""
-
-    def attempt() -> None:
-        with contextlib.suppress(Exception):
-            work(spark)
-
-    thread = threading.Thread(target=attempt, name="aside", daemon=True)
-    if wanted:
-        thread.start()
-    yield
-    if wanted:
-        thread.join()
+def _warm_up(spark: Any) -> None:
+    """Beside the pipelines' own start, which does not wait for it; a failure of it is not worth one of theirs."""
+    with contextlib.suppress(Exception):
+        warm_up(spark)
 
 
 def _write_status(folder: Path, pipelines: list[dict[str, Any]]) -> None:

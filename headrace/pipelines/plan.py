@@ -1,35 +1,18 @@
 """Looks into Spark's logical plans: what a function does, and how hidden columns get through it.
 
 `carry` adds the hidden columns of the sources to the function's result, so that each output row knows which
-record caused it and when that was sent. `operators` names what keeps state. Both read the analysed plan;
-nothing is executed.
+record caused it and when that was sent. `operators` names what keeps state. Both read the analysed plan, in Java
+(connector/Plans.java); nothing is executed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame
 
-# Operators that hand on whatever columns they are given.
-_HANDS_ON = {
-    "Filter",
-    "SubqueryAlias",
-    "EventTimeWatermark",
-    "UpdateEventTimeWatermarkColumn",
-    "Deduplicate",
-    "DeduplicateWithinWatermark",
-    "Generate",
-    "CollectMetrics",
-    "ResolvedHint",
-    "LocalLimit",
-    "GlobalLimit",
-    "Sort",
-    "RepartitionByExpression",
-    "Repartition",
-}
 _STATEFUL = {
     "Aggregate",
     "Deduplicate",
@@ -57,54 +40,56 @@ _PYTHON = {
 }
 
 
-def analysed(frame: DataFrame) -> Any:
-    """The analysed logical plan, as the JVM has it."""
-    return frame._jdf.queryExecution().analyzed()
+class Node(NamedTuple):
+    """An operator of a plan. `first` and `second` tell more of some: see Plans.java."""
+
+    kind: str
+    is_streaming: bool
+    reads_streams: bool
+    calls_python: bool  # it, or one below it
+    expressions: str
+    first: list[str]
+    second: list[str]
 
 
-def nodes(plan: Any) -> Iterator[Any]:
-    """Every operator of a plan, from the result down to the sources."""
-    yield plan
-    for child in _items(plan.children()):
-        yield from nodes(child)
+def nodes(frame: DataFrame) -> list[Node]:
+    """Every operator of a frame's plan, from the result down to the sources."""
+    found = []
+    for told in _plans(frame).tell(frame._jdf).split("\x1e"):
+        kind, streaming, below, python, expressions, first, second = told.split("\x1f")
+        lists = [each.split("\x1d") if each else [] for each in (first, second)]
+        found.append(Node(kind, bool(streaming), bool(below), bool(python), expressions, *lists))
+    return found
 
 
-def kind(node: Any) -> str:
-    return str(node.getClass().getSimpleName())
+def _plans(frame: DataFrame) -> Any:
+    return frame.sparkSession._jvm.headrace.Plans
 
 
 def is_streaming_aggregate(frame: DataFrame) -> bool:
-    return any(kind(node) == "Aggregate" and node.isStreaming() for node in nodes(analysed(frame)))
-
-
-def is_stream_join(node: Any) -> bool:
-    return kind(node) == "Join" and all(child.isStreaming() for child in _items(node.children()))
+    return any(node.kind == "Aggregate" and node.is_streaming for node in nodes(frame))
 
 
 def has_session_window(frame: DataFrame) -> bool:
-    return any("session_window" in _texts(node) for node in nodes(analysed(frame)))
+    return any("session_window" in node.expressions for node in nodes(frame))
 
 
 def operators(frame: DataFrame) -> list[str]:
     """What keeps state in a streaming query, in order: what a restart from a checkpoint depends on."""
     found = []
-    for node in nodes(analysed(frame)):
-        if not node.isStreaming():
+    for node in nodes(frame):
+        if not node.is_streaming:
             continue
-        name = kind(node)
+        name, first, second = node.kind, node.first, node.second
         if name == "Aggregate":
-            groups = sorted(_plain(each) for each in _items(node.groupingExpressions()))
-            values = [_plain(each) for each in _items(node.aggregateExpressions())]
-            found.append(f"aggregate {', '.join(values)} by {', '.join(groups) or 'nothing'}")
+            groups = sorted(map(_plain, second))
+            found.append(f"aggregate {', '.join(map(_plain, first))} by {', '.join(groups) or 'nothing'}")
         elif name.startswith("Deduplicate"):
-            keys = [str(each.name()) for each in _items(node.keys())]
-            found.append(f"deduplicate by {', '.join(keys)}")
-        elif is_stream_join(node):
-            condition = node.condition()
-            on = _plain(condition.get()) if condition.isDefined() else "nothing"
-            found.append(f"join {str(node.joinType()).lower()} on {on}")
+            found.append(f"deduplicate by {', '.join(first)}")
+        elif _is_stream_join(node):
+            found.append(f"join {first[0].lower()} on {', '.join(map(_plain, second)) or 'nothing'}")
         elif name == "TransformWithStateInPySpark":
-            found.append(str(_items(node.output())[0].name()))  # see _fold.py
+            found.append(first[0])  # see _fold.py
         elif name in _STATEFUL:
             found.append(name)
     return found
@@ -114,32 +99,32 @@ def refusals(frame: DataFrame) -> list[tuple[str, str]]:
     """What a real-time pipeline cannot do but this one does, each with the alternative."""
     batches = 'use trigger=hr.every("1 second")'
     found: dict[str, str] = {}
-    plan = analysed(frame)
-    for node in nodes(plan):
-        name = kind(node)
-        if is_stream_join(node):
+    plan = nodes(frame)
+    for node in plan:
+        name = node.kind
+        if _is_stream_join(node):
             found["joins two streams"] = f"{batches}, or union them and aggregate by key (docs/semantics.md)"
         elif name in _PYTHON:
             found["runs Python on the rows"] = f"{batches}, or say it with pyspark.sql.functions"
-        elif name in ("GlobalLimit", "LocalLimit", "Sort", "Distinct") and node.isStreaming():
+        elif name in ("GlobalLimit", "LocalLimit", "Sort", "Distinct") and node.is_streaming:
             found[f"uses {name.removeprefix('Global').removeprefix('Local').lower()}()"] = batches
         elif name == "DeduplicateWithinWatermark":
             found["uses dropDuplicatesWithinWatermark"] = f"{batches}, or dropDuplicates"
         elif name == "FlatMapGroupsWithState" or name == "TransformWithState":
             found["keeps state by a function of its own"] = batches
-        if "session_window" in _texts(node):
+        if "session_window" in node.expressions:
             found["uses session windows"] = batches
-        if name == "Generate" and kind(node.generator()) == "PythonUDTF":
+        if name == "Generate" and node.first == ["PythonUDTF"]:
             found["calls a Python function (UDF)"] = f"{batches}, or say it with pyspark.sql.functions"
-    if plan.containsPattern(frame.sparkSession._jvm.org.apache.spark.sql.catalyst.trees.TreePattern.PYTHON_UDF()):
+    if plan[0].calls_python:
         found["calls a Python function (UDF)"] = f"{batches}, or say it with pyspark.sql.functions"
-    if sum(kind(node) == "Aggregate" and node.isStreaming() for node in nodes(plan)) > 1:
+    if sum(node.kind == "Aggregate" and node.is_streaming for node in plan) > 1:
         found["aggregates twice"] = f"{batches}, or two pipelines with a stream between them"
     return list(found.items())
 
 
-def _texts(node: Any) -> str:
-    return str(node.expressions().toString())
+def _is_stream_join(node: Node) -> bool:
+    return node.kind == "Join" and node.reads_streams
 
 
 def carry(frame: DataFrame, names: Sequence[str], *, through_aggregates: bool = True) -> DataFrame:
@@ -147,79 +132,10 @@ def carry(frame: DataFrame, names: Sequence[str], *, through_aggregates: bool = 
 
     Through an aggregate goes the largest of a group, which for the time is that of its latest record.
     """
-    spark = frame.sparkSession
-    plan = _carried(spark._jvm, analysed(frame), tuple(names), through_aggregates)
-    if plan is None:
-        return frame
-    rows = spark._jvm.org.apache.spark.sql.classic.Dataset.ofRows(spark._jsparkSession, plan)
-    return DataFrame(rows, spark)
+    rows = _plans(frame).carry(frame._jdf, ",".join(names), through_aggregates)
+    return frame if rows is None else DataFrame(rows, frame.sparkSession)
 
 
-def _carried(jvm: Any, plan: Any, names: tuple[str, ...], through_aggregates: bool) -> Any | None:
-    have = {str(each.name()): each for each in _items(plan.output())}
-    if all(name in have for name in names):
-        return plan
-    name, children = kind(plan), _items(plan.children())
-    if name == "Aggregate":
-        return _carried_aggregate(jvm, plan, names) if through_aggregates else None
-    if name not in ("Project", "Union", "Expand", *_HANDS_ON) or not children:
-        return None
-    below = [_carried(jvm, child, names, through_aggregates) for child in children]
-    if any(child is None for child in below):
-        return None
-    if name == "Union":
-        # Each branch ends with the same columns in the same order: Union goes by position.
-        below = [_last(jvm, child, names) for child in below]
-        return plan.withNewChildren(_seq(jvm, below))
-    if name == "Project":
-        expressions = [*_items(plan.projectList()), *_attributes(below[0], names)]
-        return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(_seq(jvm, expressions), below[0])
-    if name == "Expand":
-        added = _attributes(below[0], names)
-        projections = [_seq(jvm, [*_items(each), *added]) for each in _items(plan.projections())]
-        output = _seq(jvm, [*_items(plan.output()), *added])
-        return jvm.org.apache.spark.sql.catalyst.plans.logical.Expand(_seq(jvm, projections), output, below[0])
-    return plan.withNewChildren(_seq(jvm, below))
-
-
-def _carried_aggregate(jvm: Any, plan: Any, names: tuple[str, ...]) -> Any | None:
-    child = _carried(jvm, _items(plan.children())[0], names, True)
-    if child is None:
-        return None
-    catalyst = jvm.org.apache.spark.sql.catalyst
-    nothing = jvm.scala.Option.empty()
-    added = []
-    for name, attribute in zip(names, _attributes(child, names), strict=True):
-        largest = catalyst.expressions.aggregate.Max(attribute).toAggregateExpression()
-        id = catalyst.expressions.NamedExpression.newExprId()
-        added.append(catalyst.expressions.Alias(largest, name, id, _seq(jvm, []), nothing, _seq(jvm, [])))
-    return catalyst.plans.logical.Aggregate(
-        plan.groupingExpressions(), _seq(jvm, [*_items(plan.aggregateExpressions()), *added]), child, plan.hint()
-    )
-
-
-def _last(jvm: Any, plan: Any, names: tuple[str, ...]) -> Any:
-    output = _items(plan.output())
-    if [str(each.name()) for each in output[-len(names) :]] == list(names):
-        return plan
-    rest = [each for each in output if str(each.name()) not in names]
-    columns = _seq(jvm, [*rest, *_attributes(plan, names)])
-    return jvm.org.apache.spark.sql.catalyst.plans.logical.Project(columns, plan)
-
-
-def _attributes(plan: Any, names: tuple[str, ...]) -> list[Any]:
-    found = {str(each.name()): each for each in _items(plan.output())}
-    return [found[name] for name in names]
-
-
-def _items(sequence: Any) -> list[Any]:
-    return [sequence.apply(number) for number in range(sequence.size())]
-
-
-def _seq(jvm: Any, items: Sequence[Any]) -> Any:
-    return jvm.PythonUtils.toSeq(list(items))
-
-
-def _plain(expression: Any) -> str:
+def _plain(expression: str) -> str:
     """An expression without the numbers that Spark gives to columns, which differ from run to run."""
-    return re.sub(r"#\d+L?", "", str(expression))
+    return re.sub(r"#\d+L?", "", expression)

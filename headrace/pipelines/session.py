@@ -367,7 +367,9 @@ def _start_java(
 
 
 def _await_gateway(launched: _Launched) -> None:
-    import pyspark.sql  # noqa: F401 - half a second's work, done while Java starts
+    # Most of a second's work, done while Java starts: py4j's first call would import the latter, with pandas.
+    import pyspark.sql
+    import pyspark.testing.utils  # noqa: F401
 
     log, deadline = launched.log, time.monotonic() + START_S
     while not launched.gateway.is_file():

@@ -78,6 +78,8 @@ def train(java: Java, cache: Path, kind: aot.Kind = aot.BROKER, run: Run | None 
             new = folder / NAME / "new.aot"
             try:
                 (run or _run)(java, cache, folder / NAME, new)
+                with new.open("rb+") as made:
+                    os.fsync(made.fileno())  # later starts go by its time
                 digest = sha256_of(new)
                 new.replace(path)
                 write_atomically(aot.hash_file(path), f"{digest}\n".encode())  # from now on it counts

@@ -2,8 +2,8 @@
 
 There are two kinds, each with its jars and its flags. A cache belongs to one Java, one class path and one set
 of flags: its name is a hash of all three, so that a change of any makes it stale by itself. It is used only if
-its sha256 is the one written beside it, and Java itself ignores one that does not fit. `_training.py` makes
-it, aside.
+its sha256 is the one written beside it, or nobody has written to it since, and Java itself ignores one that does
+not fit. `_training.py` makes it, aside.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def use_flags(java: Java, cache: Path, kind: Kind = BROKER) -> list[str]:
     path = cache_path(java, cache, kind)
     if path is None:
         return []
-    if not is_whole(path):
+    if not _is_untouched(path) and not is_whole(path):
         remove(path)
         return []
     return [f"-XX:AOTCache={path}", "-XX:AOTMode=auto"]
@@ -133,6 +133,14 @@ def cache_path(java: Java, cache: Path, kind: Kind = BROKER) -> Path | None:
     parts = [java.version, str(java.home), str(image.st_size), str(image.st_mtime_ns), *kind.flags(java)]
     key = hashlib.sha256("\n".join([*parts, *kind.jars()]).encode()).hexdigest()[:16]
     return cache / "aot" / f"{kind.name}-{key}.aot"
+
+
+def _is_untouched(path: Path) -> bool:
+    """Whether nobody has written to a cache since its hash was; to read all of it takes a third of a second."""
+    try:
+        return path.stat().st_mtime_ns < hash_file(path).stat().st_mtime_ns
+    except OSError:
+        return False
 
 
 def is_whole(path: Path) -> bool:

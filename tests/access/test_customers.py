@@ -20,7 +20,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from headrace.access import APPS, Access
-from headrace.cli import cli
+from headrace.cli.commands import cli
 from headrace.log.site import Site
 from headrace.log.users import Users
 from headrace.settings import Settings

@@ -26,7 +26,7 @@ from websockets.sync.client import connect
 
 import headrace as hr
 from headrace.access import Access
-from headrace.cli import cli
+from headrace.cli.commands import cli
 from headrace.errors import AccessError, DeliveryError, NotFoundError
 from headrace.http.client import HttpClient
 from headrace.http.tokens import Tokens

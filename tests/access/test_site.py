@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 import headrace as hr
 from headrace import settings
 from headrace.access import Access
-from headrace.cli import cli
+from headrace.cli.commands import cli
 from headrace.errors import AccessError, DefinitionError, NotFoundError, SettingsError
 from headrace.log.users import Users
 from headrace.settings import Settings, read_properties

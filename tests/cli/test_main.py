@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 import headrace
-from headrace.cli import cli
+from headrace.cli.commands import cli
 
 from .conftest import Answer, Run, run_from_scratch, run_headrace
 

@@ -40,6 +40,20 @@ def test_cache_damaged_is_ignored_and_removed(tmp_path: Path, content: bytes) ->
     assert not path.exists()
 
 
+def test_cache_that_nobody_has_written_to_is_used_without_reading_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = make_cache(tmp_path)
+    os.utime(path, (1, 1))
+    read: list[Path] = []
+    monkeypatch.setattr(jars, "sha256_of", lambda each: read.append(each))
+    assert f"-XX:AOTCache={path}" in aot.use_flags(find_java(), tmp_path)
+    assert read == []
+    path.touch()
+    assert aot.use_flags(find_java(), tmp_path) == []
+    assert read == [path]
+
+
 def test_cache_without_hash_does_not_count(tmp_path: Path) -> None:
     aot.hash_file(make_cache(tmp_path)).unlink()
     assert aot.use_flags(find_java(), tmp_path) == []

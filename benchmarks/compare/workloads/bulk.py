@@ -69,8 +69,11 @@ def bulk(bench: Bench) -> list[Table]:
     tables = []
     for kind, title in (("map", "Bulk map"), ("window", "Bulk window: records per customer and minute")):
         systems = few if bench.quick else [*few, *more[kind]]
-        trials = bench.in_turns(systems, lambda system, kind=kind: _pair(bench, kind, system, small, large))
-        told = f"{large.count:,} records of about 110 bytes in {PARTITIONS} partitions; {bench.rounds_told}"
+        trials = bench.in_turns(
+            systems, lambda system, kind=kind: _pair(bench, kind, system, small, large), rounds=bench.long_rounds
+        )
+        rounds = bench.told_of(bench.long_rounds)
+        told = f"{large.count:,} records of about 110 bytes in {PARTITIONS} partitions; {rounds}"
         goals = [Goal("rate", 1.0)]
         tables.append(Table(f"bulk-{kind}", title, told, _COLUMNS, trials, goals=goals))
     bench.log.delete(large.name, small.name)

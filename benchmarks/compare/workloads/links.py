@@ -51,9 +51,9 @@ def run(bench: Bench) -> list[Table]:
             for system in systems:
                 bench.tell_of(system)
             trials: Trials = harness.in_turns(
-                systems, lambda system, part=part: theirs.run(part, system.name), bench.rounds, bench.say
+                systems, lambda system, part=part: theirs.run(part, system.name), bench.long_rounds, bench.say
             )
             much = f"{sizes.records:,} records of about 100 bytes" if part == "throughput" else "1,000 records/s"
-            told = f"From one site to another, {much}; {bench.rounds_told}."
+            told = f"From one site to another, {much}; {bench.told_of(bench.long_rounds)}."
             tables.append(Table(part, title, told, _COLUMNS[part], trials, goals=_GOALS[part]))
     return tables

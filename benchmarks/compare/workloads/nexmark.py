@@ -60,8 +60,10 @@ def run(bench: Bench) -> list[Table]:
     events = 100_000 if bench.quick else 1_000_000
     shared = Shared(bench.log, events)
     systems = [_HEADRACE, _FLINK] if bench.quick else [_HEADRACE, _FINITE, _FLINK]
-    trials = bench.in_turns(systems, lambda system: shared.trial(bench, system))
-    told = f"{events:,} events; {bench.rounds_told}. " + ", ".join(f"{q}: {what}" for q, what in QUERIES.items())
+    trials = bench.in_turns(systems, lambda system: shared.trial(bench, system), rounds=bench.long_rounds)
+    told = f"{events:,} events; {bench.told_of(bench.long_rounds)}. " + ", ".join(
+        f"{q}: {what}" for q, what in QUERIES.items()
+    )
     notes = [
         *shared.notes,
         f"{OURS} does q4, an average of maxima, as a finite run over the log (`headrace backfill`) in any case.",

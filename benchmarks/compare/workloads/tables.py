@@ -46,7 +46,8 @@ def run(bench: Bench) -> list[Table]:
     stream = _fill(bench, count)
     keys = _keys(bench, count)
     told = (
-        f"{count:,} keys, values of about 100 bytes, {PARTITIONS} partitions, no headers; {bench.rounds_told}."
+        f"{count:,} keys, values of about 100 bytes, {PARTITIONS} partitions, no headers;"
+        f" {bench.told_of(bench.rounds)}."
         " Seconds are from the command until the table is complete, records a second without the process's start"
     )
     trials = bench.in_turns([_headrace(), _streams(count)], partial(_trial, bench, stream, keys))
