@@ -51,6 +51,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                     return folder
             return "console" if file.startswith(("tests/console/", "tests/ui/")) else file
 
+        def _reschedule(self, node: Any) -> None:
+            if node in self.registered_collections:  # in place of one that has crashed, and not ready yet
+                super()._reschedule(node)
+
     return ByFile(config, log)
 
 

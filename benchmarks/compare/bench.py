@@ -35,11 +35,11 @@ class Bench:
 
     @property
     def seconds(self) -> float:
-        return 6 if self.quick else 15
+        return 6 if self.quick else 12
 
     @property
     def warm_up_s(self) -> float:
-        return 8 if self.quick else 15
+        return 8 if self.quick else 12
 
     @property
     def bulk(self) -> int:

@@ -197,7 +197,7 @@ def run(bench: Bench) -> list[Table]:
     _build()
     warm_up(bench.log, bench.root)
     tables = []
-    for rate in (RATE,) if bench.quick else (RATE, 500, 4000):
+    for rate in (RATE,) if bench.quick else (RATE, 4000):
         rounds = bench.rounds if rate == RATE else bench.long_rounds
         trials = bench.in_turns(SYSTEMS, lambda system, rate=rate: _once(bench, system, rate), rounds=rounds)
         goals = [Goal("p99", 2.0, GO), Goal("p99", 3.0, "")] if rate == RATE else []
