@@ -77,7 +77,7 @@ async def run(app: App, asked: dict[str, Any]) -> None:
             return
         await starting
         gc.collect()
-        gc.freeze()  # what is loaded stays: to look through it again and again would take tens of milliseconds
+        gc.freeze()  # what is loaded stays: to look through all of it takes fifteen milliseconds each time
         say("ready")
         while not stop.is_set():
             state = {"pid": os.getpid(), "at": time.time(), "address": host.address, "elements": host.status()}

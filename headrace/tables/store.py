@@ -272,7 +272,6 @@ class LmdbStore:
     ) -> None:
         """Make these entries (None deletes), positions and ids durable together; all of them or none."""
         with self._writing(positions, ids, keep_ids) as txn:
-            # One by one: Python's collector would look through a list of all pairs again and again.
             kept = ((key, entry) for key in sorted(changes) if (entry := changes[key]) is not None)
             txn.cursor(self._data).putmulti(kept)
             for key in [key for key, entry in changes.items() if entry is None]:
