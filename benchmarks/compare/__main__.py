@@ -44,7 +44,7 @@ def main() -> int:
     options.add_argument(
         "--rounds",
         type=int,
-        help="how often each is measured; else once, or 3 times with --full what does not take minutes",
+        help="how often each is measured; else once, or with --full 2 or 3 times what does not take minutes",
     )
     options.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     chosen = options.parse_args()
@@ -63,6 +63,7 @@ def main() -> int:
                 Path(folder) / "trials",
                 quick=not chosen.full,
                 rounds=chosen.rounds or (3 if chosen.full else 1),
+                live_rounds=chosen.rounds or (2 if chosen.full else 1),
                 long_rounds=chosen.rounds or 1,
             )
             bench.log.warm_up(10 if bench.quick else 30)

@@ -20,6 +20,7 @@ class Bench:
     root: Path
     quick: bool
     rounds: int
+    live_rounds: int  # of what is watched for a minute
     long_rounds: int  # of what takes minutes
     ready: dict[str, str] = field(
         default_factory=dict
@@ -35,11 +36,12 @@ class Bench:
 
     @property
     def seconds(self) -> float:
-        return 6 if self.quick else 12
+        """How long is measured; in full mode a checkpoint of a pipeline, one a minute, falls into it."""
+        return 6 if self.quick else 45
 
     @property
     def warm_up_s(self) -> float:
-        return 8 if self.quick else 12
+        return 8 if self.quick else 20
 
     @property
     def bulk(self) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import bisect
 import os
 import signal
 import statistics
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -198,6 +200,61 @@ class Trials:
             for name, trials in self.figures.items()
             if trials
         }
+
+
+class Host:
+    """Watches when this machine's host takes its processors away; Linux counts it, elsewhere nothing is known.
+
+    Such times hit every system alike, but not every trial: what was under way then is told apart.
+    """
+
+    EVERY_S = 0.05
+    AFTER_S = 0.05  # what has piled up is worked off
+
+    def __init__(self) -> None:
+        self._spans: list[tuple[float, float]] = []
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Host:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        before, stolen = time.time(), _stolen()
+        while not self._ended.wait(self.EVERY_S):
+            now, more = time.time(), _stolen()
+            if more > stolen:
+                self._spans.append((before, now + self.AFTER_S))
+            before, stolen = now, more
+
+    def quiet(self, due: Sequence[float], delays_ms: Sequence[float]) -> Figures:
+        """p50 and p99 of what was not under way when the host took time, and how much that is, in percent."""
+        ends = [end for _, end in self._spans]
+        kept = []
+        for start, delay in zip(due, delays_ms, strict=True):
+            place = bisect.bisect_left(ends, start)
+            if place == len(ends) or self._spans[place][0] > start + delay / 1000:
+                kept.append(delay)
+        found = percentiles(kept or delays_ms)
+        return {
+            "p50_quiet": found["p50"],
+            "p99_quiet": found["p99"],
+            "quiet": 100 * len(kept) / len(delays_ms),
+        }
+
+
+def _stolen() -> int:
+    """Ticks that the host has taken so far."""
+    try:
+        with Path("/proc/stat").open() as stat:
+            return int(stat.readline().split()[8])
+    except OSError:
+        return 0
 
 
 def percentiles(values_ms: Sequence[float]) -> Figures:

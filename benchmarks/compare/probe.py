@@ -61,7 +61,8 @@ def read(address: str, stream: str) -> None:
         seen.append((json.loads(message.value())["sent"], now))
     begin, end = asked[0]
     kept = [(sent, now - sent) for sent, now in seen if begin <= sent < end]
-    print(json.dumps({"different": len({sent for sent, _ in kept}), "ms": [delay * 1000 for _, delay in kept]}))
+    due = [sent for sent, _ in kept]
+    print(json.dumps({"different": len(set(due)), "due": due, "ms": [delay * 1000 for _, delay in kept]}))
     consumer.close()
 
 

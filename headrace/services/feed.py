@@ -48,7 +48,7 @@ class Feed:
         self._loop = asyncio.get_running_loop()
         self._done: dict[Place, int] = {}
         self._telling = threading.Lock()
-        self._told_at = self._handed_at = 0.0
+        self._told_at = 0.0
         self._commands: deque[Callable[[], object]] = deque()
         self._freed = threading.Event()
         self._handed = self._taken = 0
@@ -131,9 +131,12 @@ class Feed:
             if self._room_now() <= 0 and not self._freed.wait(_WAIT_S):
                 self._hold()
             return
-        # Waking the loop costs as much for one message as for ten: what comes thickly goes together.
-        time.sleep(max(0.0, self._handed_at + _GATHER_S - time.monotonic()))
-        self._hand_over(self.consumer.batch(room, timeout=_WAIT_S))
+        messages = self.consumer.batch(room, timeout=_WAIT_S)
+        if messages and self._handed != self._taken and len(messages) < room:
+            # The loop is still busy, and waking it costs as much for one message as for ten: gather some.
+            time.sleep(_GATHER_S)
+            messages += self.consumer.batch(room - len(messages), timeout=0)
+        self._hand_over(messages)
 
     def _room_now(self) -> int:
         return self._room() - (self._handed - self._taken)
@@ -158,7 +161,6 @@ class Feed:
         if self._most_once:
             self._commit_before(messages)
         self._handed += len(messages)
-        self._handed_at = time.monotonic()
         self._loop.call_soon_threadsafe(self._arrived, messages)
 
     def _commit_before(self, messages: Sequence[Message[Any]]) -> None:

@@ -41,8 +41,8 @@ class Kind:
 
 def jvm_flags(java: Java) -> list[str]:
     """The flags of every broker; the cache fits only a JVM with the same ones."""
-    # With the cache the serial collector is as quick to start as G1, a second quicker than ZGC.
-    return ["-XX:+UseSerialGC", *_quiet(java)]
+    # It starts as quickly as the serial one, and stops all requests for a third of the time.
+    return ["-XX:+UseParallelGC", *_quiet(java)]
 
 
 def spark_flags(java: Java) -> list[str]:

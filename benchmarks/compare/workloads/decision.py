@@ -203,7 +203,7 @@ def run(bench: Bench) -> list[Table]:
         goals = [Goal("p99", 2.0, GO), Goal("p99", 3.0, "")] if rate == RATE else []
         told = (
             f"{rate:,} requests/s on schedule over {CONNECTIONS} connections, each answered when the log has it;"
-            f" {bench.seconds:g} s measured, {bench.told_of(rounds)}"
+            f" {_seconds(bench):g} s measured, {bench.told_of(rounds)}"
         )
         title = f"Decision over HTTP with a durable log, {rate:,}/s"
         tables.append(Table(f"decision-{rate}", title, told, _COLUMNS, trials, goals=goals, limits=[BARE]))
@@ -226,7 +226,7 @@ def measure(
 
 
 def _once(bench: Bench, system: System, rate: int) -> Figures:
-    return once(bench.log, bench.folder(system), system, rate, bench.seconds)
+    return once(bench.log, bench.folder(system), system, rate, _seconds(bench))
 
 
 def once(log: Log, folder: Path, system: System, rate: int, seconds: float) -> Figures:
@@ -269,3 +269,7 @@ def warm_up(log: Log, folder: Path, seconds: float = 10.0) -> None:
         if system.name in (GO, BY_HAND):
             with answering(system, log, folder) as handler:
                 handler.ask(1.5 * RATE, seconds, warm_s=0)
+
+
+def _seconds(bench: Bench) -> float:
+    return 6 if bench.quick else 12
