@@ -118,6 +118,15 @@ class Board:
         )
 
 
+def hang_up(*_: object) -> None:
+    """The terminal has gone: end as with Ctrl-C, and tell nobody."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):
+        os.dup2(nowhere, output)
+    raise KeyboardInterrupt
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, help="end by itself so long after the first alert")
@@ -129,6 +138,7 @@ def main() -> int:
     programs: list[Program] = []
     board = Board()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, hang_up)
     try:
         started = time.monotonic()
         if subprocess.run([*HEADRACE, "up", "--detach"]).returncode:
