@@ -81,20 +81,51 @@ def test_goals_are_against_the_best_peer_and_not_the_limit() -> None:
 
 def test_page_keeps_what_is_written_around_the_figures(tmp_path: Path) -> None:
     page = tmp_path / "benchmarks.md"
-    page.write_text(f"Before.\n\n{report.BEGIN}\nold\n{report.END}\n\nAfter.\n")
+    page.write_text(f"Before.\n\n{report.BEGIN}\n{report.END}\n\nAfter.\n")
     made = table([Goal("p99", 1.0)], Headrace={"p99": 2.5, "rate": 1}, Flink={"p99": 5.0, "rate": 12_345.6})
     made.trials.failures["Quix"] = "no such program\nand more"
-    report.write(page, [made], {"Flink": ["as it comes", "two slots"]}, quick=True, seconds=60)
+    report.write(page, [made], {"Flink": ["as it comes", "two slots"]})
     text = page.read_text()
     assert text.startswith("Before.\n")
     assert text.endswith("After.\n")
-    assert "old" not in text
     assert "| [A table](#a-table) | p99 ms: 0.50 × Flink (goal: at most 1) | reached |" in text
     assert "| **Headrace** | 2.50 | 1 | – |" in text
     assert "| Flink | 5 | 12,346 | – |" in text
     assert "- **Flink**: As it comes. Two slots." in text
     assert "Not measured: Quix. no such program\n" in text
     assert "NOT MEASURED  Quix: no such program" in report.show(made)
+
+
+def test_page_keeps_the_tables_that_were_not_measured_again(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    page.write_text(f"{report.BEGIN}\n{report.END}\n")
+    first = table([Goal("p99", 1.0)], Headrace={"p99": 2.5}, Flink={"p99": 5.0})
+    other = Table(
+        "o", "Another: table", "About.", COLUMNS, table(Headrace={"p99": 7.0}).trials, [Goal("p99", 9, "")]
+    )
+    report.write(page, [first, other], {"Flink": ["as it comes"], "Quix": ["one process"]})
+    again = table([Goal("p99", 1.0)], Headrace={"p99": 6.0}, Flink={"p99": 5.0})
+    report.write(page, [again], {"Flink": ["as it comes", "two slots"]})
+    text = page.read_text()
+    assert [row for row in text.splitlines() if row.startswith("| [")] == [
+        "| [A table](#a-table) | p99 ms: 1.20 × Flink (goal: at most 1) | **not reached** |",
+        "| [Another: table](#another-table) | p99 ms: 7 (goal: at most 9) | reached |",
+    ]
+    assert [row for row in text.splitlines() if row.startswith("| **Headrace** |")] == [
+        "| **Headrace** | 6 | – | – |",
+        "| **Headrace** | 7 | – | – |",
+    ]
+    assert text.endswith(
+        f"## What was set\n\n- **Flink**: As it comes. Two slots.\n- **Quix**: One process.\n{report.END}\n"
+    )
+
+
+def test_what_was_under_way_while_the_host_took_time_is_told_apart() -> None:
+    host = harness.Host()
+    host._spans = [(10.0, 10.1), (20.0, 20.1)]
+    due = [9.0, 9.99, 10.05, 11.0, 19.9, 21.0]
+    found = host.quiet(due, [2.0, 30.0, 1.0, 4.0, 50.0, 3.0])
+    assert found == {"p50_quiet": 4.0, "p99_quiet": 50.0, "quiet": 100 * 4 / 6}
 
 
 def test_process_is_measured_with_its_children_and_none_is_left(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def main() -> int:
         type=int,
         help="how often each is measured; else once, or with --full 2 or 3 times what does not take minutes",
     )
-    options.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
+    options.add_argument("--write", action="store_true", help="put these tables into docs/benchmarks.md")
     chosen = options.parse_args()
     began = time.monotonic()
     found: list[Table] = []
@@ -78,9 +78,8 @@ def main() -> int:
                 for table in tables:
                     print(report.show(table), flush=True)
                 found += tables
-                seconds = time.monotonic() - began
                 if chosen.write:  # what there is so far: the rest may take an hour
-                    report.write(PAGE, found, bench.told, quick=not chosen.full, seconds=seconds)
+                    report.write(PAGE, tables, bench.told)
         finally:
             site.down(known)
     seconds = time.monotonic() - began

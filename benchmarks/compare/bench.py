@@ -37,7 +37,7 @@ class Bench:
     @property
     def seconds(self) -> float:
         """How long is measured; in full mode a checkpoint of a pipeline, one a minute, falls into it."""
-        return 6 if self.quick else 45
+        return 6 if self.quick else 60
 
     @property
     def warm_up_s(self) -> float:

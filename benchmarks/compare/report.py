@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import psutil
 
 from compare.harness import OURS, Figures, Trials
 
+_SET = "What was set"
 BEGIN, END = "<!-- begin of what was measured -->", "<!-- end of what was measured -->"
 
 
@@ -111,49 +113,60 @@ def show(table: Table) -> str:
     return "\n".join([*text, *(f"  {note}" for note in table.notes)])
 
 
-def write(
-    path: Path, tables: Sequence[Table], told: Mapping[str, Sequence[str]], *, quick: bool, seconds: float
-) -> None:
-    """Put what was measured into the page; what is written around it stays."""
+def write(path: Path, tables: Sequence[Table], told: Mapping[str, Sequence[str]]) -> None:
+    """Put what was measured into the page, in the place of what was there of the same tables; all else stays."""
     text = path.read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    path.write_text(f"{before}{BEGIN}\n{_page(tables, told, quick, seconds)}\n{END}{after}", encoding="utf-8")
+    old, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n{_merged(old, tables, told)}\n{END}{after}", encoding="utf-8")
 
 
-def _page(tables: Sequence[Table], told: Mapping[str, Sequence[str]], quick: bool, seconds: float) -> str:
-    memory = psutil.virtual_memory().total / 2**30
-    command = f"make bench{'' if quick else '-full'}"
-    text = [
-        f"Measured on {datetime.now(UTC):%d %B %Y} by `{command}`, in {seconds / 60:.0f} minutes,"
-        f" on {os.cpu_count()} cores ({_processor()}) with {memory:.0f} GB of memory,"
-        f" Linux {platform.release()}, Python {platform.python_version()}.",
-        "",
-        "| workload | Headrace against the best peer | |",
-        "|---|---|---|",
-    ]
-    text += [
-        f"| [{table.title}](#{_anchor(table.title)}) | {said} | {'reached' if reached else '**not reached**'} |"
-        for table in tables
-        for reached, said in table.verdicts()
-    ]
+def _merged(old: str, tables: Sequence[Table], told: Mapping[str, Sequence[str]]) -> str:
+    """The page's figures: rows of verdicts and sections, by title, and what was set, by system."""
+    first, *parts = re.split(r"^## ", old, flags=re.MULTILINE)
+    sections = dict(part.split("\n", 1) for part in parts)
+    set_before = sections.pop(_SET, "")
+    verdicts: dict[str, list[str]] = {title: [] for title in sections}
+    for row in re.findall(r"^\| \[.*$", first, flags=re.MULTILINE):
+        verdicts.setdefault(row[3:].partition("](")[0], []).append(row)
+    settings = {
+        name: said.split(". ") for name, said in re.findall(r"^- \*\*(.+?)\*\*: (.*)\.$", set_before, re.MULTILINE)
+    }
     for table in tables:
-        text += ["", f"## {table.title}", "", table.about, ""]
-        text.append("| |" + "".join(f" {column.title} |" for column in table.columns.values()))
-        text.append("|---|" + "---:|" * len(table.columns))
-        for name, *cells in table.lines():
-            label = f"**{name}**" if name.startswith(OURS) else name
-            text.append(f"| {label} |" + "".join(f" {cell} |" for cell in cells))
-        for name, why in table.trials.failures.items():
-            text += ["", f"Not measured: {name}. {_short(why)}"]
-        for note in table.notes:
-            text += ["", note]
-    text += ["", "## What was set", ""]
-    text += [
-        f"- **{name}**: {'. '.join(each[0].upper() + each[1:] for each in said)}."
-        for name, said in told.items()
-        if said
+        sections[table.title] = _section(table)
+        link = f"[{table.title}](#{_anchor(table.title)})"
+        verdicts[table.title] = [
+            f"| {link} | {said} | {'reached' if reached else '**not reached**'} |"
+            for reached, said in table.verdicts()
+        ]
+    for name, said in told.items():
+        for each in ". ".join(each[0].upper() + each[1:] for each in said).split(". "):
+            if each not in settings.setdefault(name, []):
+                settings[name].append(each)
+    memory = psutil.virtual_memory().total / 2**30
+    text = [
+        f"Measured on {os.cpu_count()} cores ({_processor()}) with {memory:.0f} GB of memory,"
+        f" Linux {platform.release()}, Python {platform.python_version()}.",
+        *("", "| workload | Headrace against the best peer | |", "|---|---|---|"),
+        *(row for rows in verdicts.values() for row in rows),
+        *(f"\n## {title}\n\n{section.strip()}" for title, section in sections.items()),
+        f"\n## {_SET}\n",
+        *(f"- **{name}**: {'. '.join(said)}." for name, said in settings.items() if said),
     ]
+    return "\n".join(text)
+
+
+def _section(table: Table) -> str:
+    text = [f"{table.about.rstrip('.')}. Measured on {datetime.now(UTC):%d %B %Y, %H:%M} UTC.", ""]
+    text.append("| |" + "".join(f" {column.title} |" for column in table.columns.values()))
+    text.append("|---|" + "---:|" * len(table.columns))
+    for name, *cells in table.lines():
+        label = f"**{name}**" if name.startswith(OURS) else name
+        text.append(f"| {label} |" + "".join(f" {cell} |" for cell in cells))
+    for name, why in table.trials.failures.items():
+        text += ["", f"Not measured: {name}. {_short(why)}"]
+    for note in table.notes:
+        text += ["", note]
     return "\n".join(text)
 
 
