@@ -73,7 +73,7 @@ _COLUMNS = {
 
 def run(bench: Bench) -> list[Table]:
     # A checkpoint of the pipeline, one a minute, is to fall into what is measured, as it does in life.
-    seconds, warm_up = (8, 6) if bench.quick else (20, 20)
+    seconds, warm_up = (8, 6) if bench.quick else (60, 20)
     trials = bench.in_turns(
         [HEADRACE, KAFKA_STREAMS, FLINK] if bench.quick else SYSTEMS,
         lambda system: trial(bench.log, bench.folder(system), system, seconds=seconds, warm_up=warm_up),

@@ -7,11 +7,13 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -94,6 +96,9 @@ func endsOf(client *kgo.Client, topic string) (map[int32]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(answer.Topics) == 0 || len(of.Partitions) == 0 {
+		return nil, errors.New("the log does not know the topic yet")
+	}
 	ends := map[int32]int64{}
 	for _, each := range answer.Topics[0].Partitions {
 		if each.Offset > 0 {
@@ -119,6 +124,10 @@ func main() {
 		log.Fatal(err)
 	}
 	ends, err := endsOf(client, topic)
+	for tries := 1; err != nil && tries < 50; tries++ {
+		time.Sleep(100 * time.Millisecond)
+		ends, err = endsOf(client, topic)
+	}
 	if err != nil {
 		log.Fatal(err)
 	}
