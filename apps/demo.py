@@ -28,6 +28,7 @@ from rich.panel import Panel
 from rich.table import Table
 
 import headrace as hr
+from headrace.substrate.signals import interrupt_on_signals
 
 HERE = Path(__file__).parent
 HEADRACE = [sys.executable, "-m", "headrace.cli"]
@@ -118,15 +119,6 @@ class Board:
         )
 
 
-def hang_up(*_: object) -> None:
-    """The terminal has gone: end as with Ctrl-C, and tell nobody."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):
-        os.dup2(nowhere, output)
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, help="end by itself so long after the first alert")
@@ -137,8 +129,7 @@ def main() -> int:
     (project / "headrace.toml").write_text(SETTINGS)
     programs: list[Program] = []
     board = Board()
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, hang_up)
+    interrupt_on_signals()
     try:
         started = time.monotonic()
         if subprocess.run([*HEADRACE, "up", "--detach"]).returncode:

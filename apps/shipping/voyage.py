@@ -36,6 +36,7 @@ from headrace import settings as _settings
 from headrace.errors import UnavailableError
 from headrace.links import control
 from headrace.settings import Settings
+from headrace.substrate.signals import interrupt_on_signals
 
 HEADQUARTERS = "los-angeles"
 FIRST = ROUTES[0]
@@ -284,15 +285,6 @@ def show_customers(console: Console, address: str, tokens: dict[str, str], aboar
         customers.show(customers.doors(address, tokens[customer], customer, own, others), console.print)
 
 
-def hang_up(*_: object) -> None:
-    """The terminal has gone: end as with Ctrl-C, and tell nobody."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):
-        os.dup2(nowhere, output)
-    raise KeyboardInterrupt
-
-
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--speed", type=float, default=1000.0, help="so much faster than the ships (1000)")
@@ -306,8 +298,7 @@ def main() -> int:
     shutil.copy(HERE / _settings.FILE, project)
     os.environ.update(HEADRACE_PROJECT=str(project), HEADRACE_HTTP_PORT="0")
     programs: list[Program] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, hang_up)
+    interrupt_on_signals()
     try:
         began = time.monotonic()
         console.print("Starting six logs …")
