@@ -73,6 +73,22 @@ def test_bad_records_become_dead_letters_with_their_places(
     assert "42" in {message.record.purchase for message in read(shop.app, shop.alerts)}
 
 
+def test_the_first_checkpoints_come_early_also_after_a_restart(
+    shop: Shop, run_pipelines: Callable[..., Any]
+) -> None:
+    @shop.app.pipeline(shop.purchases, to=shop.alerts, trigger=hr.realtime("1 hour"))
+    def all_of_them(purchases: DataFrame) -> DataFrame:
+        return purchases.selectExpr("customer", "id AS purchase", "amount")
+
+    raw: hr.Stream[bytes] = hr.App("raw").stream(shop.purchases.name, bytes)
+    box = DeadLetterBox(shop.app.site, shop.purchases.name)
+    for number in (1, 2):
+        with shop.app.producer("test") as producer, run_pipelines() as runner:
+            producer.send_raw(raw, b"not json", key=b"k", headers=[]).result()
+            wait_until(lambda: len(list(box.letters())) == number, timeout_s=90)  # noqa: B023
+            wait_until(lambda: runner.status()[0]["batch"] == 3 * number - 1, timeout_s=90)  # noqa: B023
+
+
 @pytest.mark.parametrize("trigger", [hr.realtime("5 seconds"), hr.every("200 ms")], ids=["realtime", "every"])
 def test_batches_without_bad_records_are_read_once(
     shop: Shop, run_pipelines: Callable[..., Any], trigger: Any, monkeypatch: pytest.MonkeyPatch

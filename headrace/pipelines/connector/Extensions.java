@@ -21,7 +21,7 @@ import scala.runtime.BoxedUnit;
 /**
  * What a session plans otherwise than Spark does: where one task reads all of a stream in real time and one keeps the state,
  * they are the same task, and so are those that read several streams. Spark would send each record from one to the other over
- * a socket.
+ * a socket. And the first batches in real time are as short as {@link Reading.Live} wishes.
  */
 public final class Extensions extends AbstractFunction1<SparkSessionExtensions, BoxedUnit> {
     @Override
@@ -32,7 +32,7 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                 return new ColumnarRule() {
                     @Override
                     public Rule<SparkPlan> preColumnarTransitions() {
-                        return new InOneTask();
+                        return new InRealTime();
                     }
                 };
             }
@@ -40,9 +40,12 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
         return BoxedUnit.UNIT;
     }
 
-    private static final class InOneTask extends Rule<SparkPlan> {
+    private static final class InRealTime extends Rule<SparkPlan> {
         @Override
         public SparkPlan apply(SparkPlan plan) {
+            if (plan instanceof RealTimeStreamScanExec live) {
+                return withDuration(live);
+            }
             List<SparkPlan> children = CollectionConverters.asJava(plan.children());
             if (children.isEmpty()) {
                 return plan;
@@ -59,6 +62,18 @@ public final class Extensions extends AbstractFunction1<SparkSessionExtensions, 
                 return plan;
             }
             return plan.withNewChildren(ArraySeq.unsafeWrapArray(below.toArray(SparkPlan[]::new)));
+        }
+
+        private static SparkPlan withDuration(RealTimeStreamScanExec scan) {
+            long most = scan.batchDurationMs();
+            long wanted = scan.stream() instanceof Reading.Live live ? live.duration(most) : most;
+            if (wanted == most) {
+                return scan;
+            }
+            SparkPlan shorter =
+                    new RealTimeStreamScanExec(scan.output(), scan.scan(), scan.stream(), scan.start(), wanted);
+            shorter.copyTagsFrom(scan);
+            return shorter;
         }
 
         /** How many tasks a plan has if each of them reads one stream in real time; -1 if others have part in it. */

@@ -31,6 +31,10 @@ import org.apache.spark.util.LongAccumulator;
 
 /** How one stream is read: its places come from Spark's connector, its records from {@link RecordReader}. */
 final class Reading implements Scan {
+    // The first checkpoints of a query come early, while it gets up to speed: the first ones hold records up for longest.
+    private static final int EARLY = 3;
+    private static final long EARLY_MS = 2_000;
+
     private final StructType schema;
     private final CaseInsensitiveStringMap options;
     private final Scan places;
@@ -120,9 +124,12 @@ final class Reading implements Scan {
     }
 
     /** A stream that is followed, in batches or in real time. */
-    private final class Live
+    final class Live
             implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
         private final KafkaMicroBatchStream inner;
+        private Offset initial;
+        private boolean isRealTime;
+        private int batches;
         // How many records, and bad ones, were read in the batch: a query's progress tells it.
         private final LongAccumulator all = SparkSession.active().sparkContext().longAccumulator();
         private final LongAccumulator bad = SparkSession.active().sparkContext().longAccumulator();
@@ -131,6 +138,11 @@ final class Reading implements Scan {
 
         Live(KafkaMicroBatchStream inner) {
             this.inner = inner;
+        }
+
+        /** How long the next batch in real time is to last, of at most so many milliseconds. */
+        long duration(long most) {
+            return batches < EARLY ? Math.min(EARLY_MS, most) : most;
         }
 
         private void beginBatch() {
@@ -152,6 +164,7 @@ final class Reading implements Scan {
 
         @Override
         public Offset mergeOffsets(PartitionOffset[] offsets) {
+            batches++; // this is asked once, at the end of each
             List<PartitionOffset> each = new ArrayList<>();
             for (PartitionOffset one : offsets) {
                 Places task = (Places) one;
@@ -169,7 +182,8 @@ final class Reading implements Scan {
 
         @Override
         public Map<String, String> metrics(Optional<Offset> latest) {
-            Map<String, String> found = new TreeMap<>(inner.metrics(latest));
+            // Spark's own ask the log how far it has come; in real time, records wait meanwhile.
+            Map<String, String> found = isRealTime ? new TreeMap<>() : new TreeMap<>(inner.metrics(latest));
             found.put("records", Long.toString(all.sum() - allBefore));
             found.put("bad", Long.toString(bad.sum() - badBefore));
             return found;
@@ -177,6 +191,7 @@ final class Reading implements Scan {
 
         @Override
         public void prepareForRealTimeMode() {
+            isRealTime = true;
             inner.prepareForRealTimeMode();
         }
 
@@ -187,7 +202,10 @@ final class Reading implements Scan {
 
         @Override
         public Offset initialOffset() {
-            return inner.initialOffset();
+            if (initial == null) {
+                initial = inner.initialOffset(); // out of a file of the checkpoint; Spark asks before each batch
+            }
+            return initial;
         }
 
         @Override
