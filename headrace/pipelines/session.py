@@ -416,6 +416,9 @@ def _make_session(process: subprocess.Popen[bytes], options: Mapping[str, str], 
     try:
         gateway = launch_gateway()
         gateway.proc = process
+        threading.Thread(
+            target=_register_functions, args=(gateway,), name="headrace-functions", daemon=True
+        ).start()
         conf = SparkConf(loadDefaults=False)
         conf.setAll([(key, value) for key, value in options.items() if not _DRIVER_OPTIONS.fullmatch(key)])
         spark = SparkSession(SparkContext(conf=conf, gateway=gateway))
@@ -427,6 +430,12 @@ def _make_session(process: subprocess.Popen[bytes], options: Mapping[str, str], 
         late.cancel()
         if interrupt is not None and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, interrupt)  # Spark puts its own in place
+
+
+def _register_functions(gateway: Any) -> None:
+    """Let Spark register its functions for vectors, half a second's work, while its context starts."""
+    with contextlib.suppress(Exception):  # a Spark without them
+        gateway.jvm.java.lang.Class.forName("org.apache.spark.sql.ml.InternalFunctionRegistration$")
 
 
 def _refusal(
