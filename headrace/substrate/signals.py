@@ -17,10 +17,18 @@ def stop_on_signals() -> asyncio.Event:
 
 
 def interrupt_on_signals() -> None:
-    """Let SIGTERM and SIGHUP, unless they are ignored already, be what Ctrl-C is: a KeyboardInterrupt."""
+    """Let SIGTERM and SIGHUP, unless they are ignored already, be what Ctrl-C is: a KeyboardInterrupt.
+
+    A Ctrl-C that is ignored stays so, but not for the programs that are started from here: they are stopped by it.
+    """
+    if _is_ignored(signal.SIGINT):
+        signal.signal(signal.SIGINT, _nothing)  # what is ignored is inherited; a handler is not
     for number, handler in ((signal.SIGTERM, signal.default_int_handler), (signal.SIGHUP, _hang_up)):
         if not _is_ignored(number):
             signal.signal(number, handler)
+
+
+def _nothing(*_: object) -> None: ...
 
 
 def _hang_up(*_: object) -> None:

@@ -51,3 +51,24 @@ def test_signal_that_is_ignored_already_stays_so(tmp_path: Path, number: signal.
                 process.wait(0.5)
             process.kill()
     assert (tmp_path / "done").exists() == ends
+
+
+PARENT = """
+import subprocess, sys
+from headrace.substrate.signals import interrupt_on_signals
+interrupt_on_signals()
+child = subprocess.Popen([sys.executable, "-c", "import os, time; print(os.getpid(), flush=True); time.sleep(60)"])
+sys.exit(child.wait())
+"""
+
+
+def test_program_whose_interrupt_is_ignored_can_interrupt_what_it_starts() -> None:
+    command = ["bash", "-c", 'trap "" INT; exec "$@"', "bash", sys.executable, "-c", PARENT]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        parent.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            parent.wait(0.5)
+        os.kill(child, signal.SIGINT)
+        assert parent.wait(20) != 0
