@@ -50,8 +50,8 @@ def alert(bench: Bench) -> list[Table]:
     from compare.systems.raw_client import RAW_CLIENT
 
     few = [HEADRACE, HEADRACE_SERVICE, FLINK, KAFKA_STREAMS]
-    once = [] if bench.quick else [ONE_HOP, PLAIN_SPARK, FASTSTREAM, RAW_CLIENT]
-    systems = few if bench.quick else [*few, QUIX, *once]
+    once = [] if bench.quick else [ONE_HOP, PLAIN_SPARK, FASTSTREAM]
+    systems = few if bench.quick else [*few, QUIX, RAW_CLIENT, *once]
     bench.in_turns(systems, lambda system: _start(bench, system), rounds=1)
     trials = bench.in_turns(
         systems, lambda system: trial(bench, "alert", system), rounds=bench.live_rounds, once=once
