@@ -26,7 +26,8 @@ except KeyboardInterrupt:
 
 def test_program_cleans_up_when_its_terminal_is_closed(tmp_path: Path) -> None:
     terminal, side = pty.openpty()
-    command = ["setsid", "--ctty", sys.executable, "-c", PROGRAM, str(tmp_path / "done")]
+    program = [sys.executable, "-c", PROGRAM, str(tmp_path / "done")]
+    command = ["setsid", "--ctty", "env", "--default-signal=HUP", *program]  # also where the tests run below nohup
     with subprocess.Popen(command, stdin=side, stdout=side, stderr=side) as process:
         os.close(side)
         assert b"ready" in os.read(terminal, 100)
