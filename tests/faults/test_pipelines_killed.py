@@ -220,11 +220,14 @@ def test_killed_between_effect_and_commit_doubles_only_without_the_writer_in_the
         run.wait_ready(2)
         with dying.app.producer("test") as producer:
             producer.send_all(dying.numbers, [dying.Number(number=number) for number in range(100, 150)])
+        wait_until(lambda: len(lake_numbers(project, "unguarded")) > 150, timeout_s=120)
+        with dying.app.producer("test") as producer:
+            producer.send(dying.numbers, dying.Number(number=150))
         for name in ("guarded", "unguarded"):
-            wait_until(lambda name=name: 149 in lake_numbers(project, name), timeout_s=120)
+            wait_until(lambda name=name: 150 in lake_numbers(project, name), timeout_s=120)
         assert run.stop() == 0
-    assert sorted(lake_numbers(project, "guarded")) == list(range(150))
-    assert len(lake_numbers(project, "unguarded")) > 150
+    assert sorted(lake_numbers(project, "guarded")) == list(range(151))
+    assert len(lake_numbers(project, "unguarded")) > 151
 
 
 def poison(number: int) -> bytes:
