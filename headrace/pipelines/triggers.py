@@ -29,7 +29,7 @@ def realtime(checkpoint: str | timedelta = "1 minute") -> Trigger:
     """Each record as it comes, in milliseconds; progress is kept at every checkpoint.
 
     A crash emits again what came out since the last checkpoint, with the same ids. Each checkpoint holds the
-    records up for a fraction of a second.
+    records up for a fraction of a second; the first three come two seconds apart.
     """
     interval = _interval("realtime", checkpoint)
     if interval < timedelta(seconds=5):
