@@ -59,6 +59,7 @@ class Codec(Generic[R]):
         self.schema = schema_of(record_type)
         self._encode = msgspec.json.Encoder().encode
         self._decode: Callable[[Any], R] = msgspec.json.Decoder(record_type).decode
+        self.decode_again = self._decode  # bytes that `decode` has read before, without checking them again
         self._zones = None if self.is_bytes else _zone_check(inspect.type_info(record_type), "")
         times = [] if self.is_bytes else _times(inspect.type_info(record_type))
         self._times = attrgetter(*(f"{name}.tzinfo" for name in times)) if times else None
@@ -119,10 +120,6 @@ class Codec(Generic[R]):
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, DecodeError):
             return False
         return True
-
-    def decode_again(self, data: bytes) -> R:
-        """The record in bytes that `decode` has read before, without checking them again."""
-        return self._decode(data)
 
     def _key_function(self, names: tuple[str, ...]) -> Callable[[R], bytes]:
         if not names:

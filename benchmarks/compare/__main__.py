@@ -63,7 +63,7 @@ def main() -> int:
                 Path(folder) / "trials",
                 quick=not chosen.full,
                 rounds=chosen.rounds or (3 if chosen.full else 1),
-                live_rounds=chosen.rounds or (3 if chosen.full else 1),
+                live_rounds=chosen.rounds or (2 if chosen.full else 1),
                 long_rounds=chosen.rounds or 1,
             )
             bench.log.warm_up(10 if bench.quick else 30)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import struct
-import zlib
 from hashlib import blake2b
 from typing import NamedTuple
 
+import xxhash
+
 HEAD = struct.Struct("<IHqq")  # checksum of the rest, partition, offset, time in ms
 HEAD_BYTES = HEAD.size
+CHECKSUM = struct.Struct("<I")  # what every entry begins with
+checksum = xxhash.xxh32_intdigest  # of all that follows it
 REST = struct.Struct("<Hqq")  # the head without its checksum
 LONG = 0x8000  # in the partition: LMDB does not take the key as it is, and it stands before the value
 KEY_MAX = 440
@@ -37,7 +40,7 @@ def entry(
         value = len(key).to_bytes(4, "little") + key + value
         key = short(key)
     rest = REST.pack(partition, offset, time_ms) + value
-    return key, zlib.crc32(rest).to_bytes(4, "little") + rest
+    return key, CHECKSUM.pack(checksum(rest)) + rest
 
 
 def stored_key(key: bytes) -> bytes:

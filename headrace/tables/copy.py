@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -67,6 +66,7 @@ class Copy(Generic[R]):
         self._decode = table.codec.decode
         self._decode_again = table.codec.decode_again
         self.cache: dict[bytes, R] = {}  # for the thread of the event loop
+        self._reads = 0
         self._can_cache = not self.history and _never_changes(inspect.type_info(table.record_type))
         self._stale: deque[list[bytes] | None] = deque()  # keys that were written since; None: all
         self._time_to_live_s = time_to_live_s
@@ -113,7 +113,7 @@ class Copy(Generic[R]):
             return
         # Every record of a table comes through here: fewer calls are worth its length.
         entries, positions, ends = batch.entries, batch.positions, self.ends
-        pack, checksum = _layout.REST.pack, zlib.crc32
+        pack, pack_sum, checksum = _layout.REST.pack, _layout.CHECKSUM.pack, _layout.checksum
         size, last, recent = 0, -1, 0
         for message, value in zip(messages, values, strict=True):
             partition, offset, key = message.partition(), message.offset(), message.key()
@@ -124,7 +124,7 @@ class Copy(Generic[R]):
                 continue
             if 0 < len(key) <= KEY_MAX:
                 rest = pack(partition, offset, message.timestamp()[1]) + value
-                entry = checksum(rest).to_bytes(4, "little") + rest
+                entry = pack_sum(checksum(rest)) + rest
             else:
                 key, entry = _layout.entry(key, value, partition, offset, message.timestamp()[1])
             entries[key] = entry
@@ -304,10 +304,12 @@ class Copy(Generic[R]):
     # Reading: the event loop's thread.
 
     def get(self, key: bytes) -> R | None:
-        """The latest record of a key. Of a type that cannot change, those read last are kept decoded."""
+        """The latest record of a key."""
         known = self.cache.get(key)
-        if known is not None:
-            return known
+        return self.look_up(key) if known is None else known
+
+    def look_up(self, key: bytes) -> R | None:
+        """The same from disk. Of a type that cannot change, some of those read last are kept decoded."""
         if self.history:
             found = self.entry(key)
             return None if found is None else self._decode(found.value)
@@ -318,7 +320,9 @@ class Copy(Generic[R]):
         if raw is None:
             return None
         record = self._decode_again(raw[HEAD_BYTES:])
-        if self._can_cache and len(key) <= KEY_MAX:  # a longer one is stored under another name
+        self._reads += 1
+        # One in four is kept: what is read often is there soon all the same, and what is not costs little.
+        if self._reads & 3 == 0 and self._can_cache and len(key) <= KEY_MAX:  # a longer one has another name
             cache = self.cache
             if len(cache) >= _CACHED:
                 cache.clear()  # what is read often is soon back; finding the oldest would cost more than it saves

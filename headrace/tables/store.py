@@ -24,7 +24,6 @@ import subprocess
 import sys
 import threading
 import time
-import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ import lmdb
 import msgspec
 
 from headrace.errors import RunningError
+from headrace.tables import _layout
 from headrace.tables._layout import (
     HEAD,
     HEAD_BYTES,
@@ -45,10 +45,11 @@ from headrace.tables._layout import (
     short,
 )
 
-FORMAT = 1
+FORMAT = 2
 _MAP_BYTES = 1 << 38  # of address space, not of disk
 _POSITION = struct.Struct(">qq")
 _PLACE = struct.Struct(">Iq")
+_sum_of = _layout.CHECKSUM.unpack_from
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _EXPIRED_MAX = 10_000  # in one transaction
 _WALK_S = 600.0
@@ -161,7 +162,7 @@ class LmdbStore:
             found: bytes | None = self._reading.get(key)
         except lmdb.Error as error:
             raise self._unreadable(error) from None
-        if found is not None and zlib.crc32(found[4:]) != int.from_bytes(found[:4], "little"):
+        if found is not None and _layout.checksum(found[4:]) != _sum_of(found)[0]:
             raise self._damaged()
         return found
 
@@ -236,7 +237,7 @@ class LmdbStore:
 
     def _entry(self, stored: bytes, raw: bytes) -> Entry:
         checksum, partition, offset, time_ms = HEAD.unpack_from(raw)
-        if zlib.crc32(raw[4:]) != checksum:
+        if _layout.checksum(raw[4:]) != checksum:
             raise self._damaged()
         key, value = history_of(stored)[0] if self.about.history else stored, raw[HEAD_BYTES:]
         if partition & LONG:
@@ -390,7 +391,7 @@ def read_values(folder: Path) -> Iterator[bytes]:
         with env, env.begin() as txn:
             for _, raw in txn.cursor(env.open_db(b"data", txn, create=False)):
                 checksum, partition, _, _ = HEAD.unpack_from(raw)
-                if zlib.crc32(raw[4:]) != checksum:
+                if _layout.checksum(raw[4:]) != checksum:
                     raise Damaged(f"The store in {folder} is damaged.")
                 value = raw[HEAD_BYTES:]
                 yield value[4 + int.from_bytes(value[:4], "little") :] if partition & LONG else value
@@ -450,14 +451,14 @@ def _is_whole(file: Path) -> bool:
 _WALK = """
 import sys
 sys.path[:0] = sys.argv[2:]
-import json, lmdb, os, zlib
+import json, lmdb, os, xxhash
 env = lmdb.open(sys.argv[1], readonly=True, max_dbs=8, lock=False)
 with env.begin() as txn:
     about = txn.get(b"about", db=env.open_db(b"about", txn, create=False))
     if json.loads(about)["closed_ns"] != os.stat(os.path.join(sys.argv[1], "data.mdb")).st_mtime_ns:
         for name in [key for key, _ in txn.cursor()]:
             for key, raw in txn.cursor(env.open_db(name, txn, create=False)):
-                if name == b"data" and zlib.crc32(raw[4:]) != int.from_bytes(raw[:4], "little"):
+                if name == b"data" and xxhash.xxh32_intdigest(raw[4:]) != int.from_bytes(raw[:4], "little"):
                     sys.exit(1)
 sys.stdout.write(about.decode())
 """

@@ -62,7 +62,7 @@ class Table(Attached, Stream[R]):
         only = key[0] if len(key) == 1 else None
         text = only.encode() if type(only) is str and len(self.key) == 1 else self.key_bytes(*key)
         if copy.owned is None:
-            return copy.cache.get(text) or copy.get(text)
+            return copy.cache.get(text) or copy.look_up(text)
         return await self.__dict__["_router"].get(text)  # type: ignore[no-any-return]
 
     async def range(

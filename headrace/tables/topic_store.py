@@ -20,7 +20,6 @@ import bisect
 import heapq
 import itertools
 import struct
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from headrace.tables import _layout
 from headrace.tables._layout import KEY_MAX, stored_key
 from headrace.tables.store import About, LmdbStore, Position, explained
 
@@ -184,7 +184,7 @@ def pack(
     """A record as it is stored."""
     head = _HEAD.pack(0, value is None, partition, offset, time_ms, len(key), len(id), len(sender))
     rest = b"".join((head[4:], key, id, sender, value or b""))
-    return zlib.crc32(rest).to_bytes(4, "little") + rest
+    return _layout.CHECKSUM.pack(_layout.checksum(rest)) + rest
 
 
 class TopicStore(LmdbStore):
@@ -290,7 +290,7 @@ class TopicStore(LmdbStore):
         if raw is None:
             return None
         raw = bytes(raw)
-        if zlib.crc32(raw[4:]) != int.from_bytes(raw[:4], "little"):
+        if _layout.checksum(raw[4:]) != _layout.CHECKSUM.unpack_from(raw)[0]:
             raise self._damaged()
         return KeptRecord(self.about.stream, number, raw)
 

@@ -15,6 +15,7 @@ import pytest
 import headrace as hr
 from headrace.errors import BufferFullError, DefinitionError, NotFoundError, RunningError
 from headrace.log.reporter import exceptions_stream
+from headrace.tables import _layout
 from headrace.tables import changes as changes_module
 from headrace.tables import copy as copy_module
 from headrace.tables import opened as opened_module
@@ -648,7 +649,7 @@ def test_store_damaged_between_two_runs_without_the_check_would_be_used(
 ) -> None:
     """The protection off."""
     monkeypatch.setattr(store_module, "unfit", lambda folder, about: "")
-    monkeypatch.setattr(store_module.zlib, "crc32", lambda data: 0)
+    monkeypatch.setattr(_layout, "checksum", lambda data: 0)
 
     def change_a_value(folder: Path) -> None:
         store = LmdbStore(folder, store_module.About("", table.name, "", history=False))
@@ -784,7 +785,7 @@ def test_store_damaged_while_it_runs_without_the_check_would_be_a_wrong_answer(
     headrace_app: hr.App, make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The protection off."""
-    monkeypatch.setattr(store_module.zlib, "crc32", lambda data: 0)
+    monkeypatch.setattr(_layout, "checksum", lambda data: 0)
     table = make(partitions=1)
     publish(table, Spend("a", 1.0))
 
